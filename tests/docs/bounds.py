@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from unisono.authority.group_size import GROUP_BYTES_MAX, GROUP_EVENTS_MAX, GROUP_S, REQUEST_S
-from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, PRUNE_S
+from unisono.authority.maintenance_commands import PRUNE_EVENTS_MIN, STEP_S
 from unisono.authority.recent_activity import GROUPS_KEPT, REFUSALS_KEPT
 from unisono.authority.shared_presence import MAX_WAITING
 from unisono.authority.states.load import FOLD_BUDGET_EVENTS
@@ -111,7 +111,7 @@ FIXED: Final = (
     f"| counters of a process, for metrics | {STATS_TIMEOUT_S:g} s |",
     f"| an admin command | {COMMAND_TIMEOUT_S:g} s |",
     f"| the body of an admin command | {size(MAX_COMMAND_BODY_BYTES)} |",
-    f"| events that leave the log at a time | as many as take about {PRUNE_S * 1000:g} ms,"
+    f"| events that leave the log at a time | as many as take about {STEP_S * 1000:g} ms,"
     f" {PRUNE_EVENTS_MIN} to {PRUNE_EVENTS_MAX}; {size(PRUNE_BYTES_MAX)} |",
 )
 """The starts of the rows of the table of fixed bounds in docs/operations.md, each up to its last number."""

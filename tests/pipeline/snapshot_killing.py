@@ -17,6 +17,7 @@ from tests.pipeline import processes
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, make_outlines, shipped_outline
 from tests.pipeline.processes import kill, start, wait_until
+from tests.pipeline.watermarks import watermarks
 from unisono.lake.lake import Lake
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline import task_planning as shares
@@ -24,7 +25,6 @@ from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot import job as snapshots
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.jobs.snapshot.publish import publish
-from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.pipeline.spark.private import java_process
 from unisono.store.port import Record
@@ -86,12 +86,8 @@ def _kill_one(lake: Lake, store: str, number: int, chance: random.Random, tally:
 def _published(lake: Lake, store: str) -> bool:
     """Whether the store has snapshots as new as the lake."""
     time.sleep(0.02)
-    maintainer = open_maintainer(store)
-    try:
-        model = shipped_outline()
-        return lake.head() in maintainer.watermarks(model.version, model.digest).values()
-    finally:
-        maintainer.close()
+    model = shipped_outline()
+    return lake.head() in watermarks(store, model.version, model.digest).values()
 
 
 def _require_sound_so_far(lake: Lake, records: Sequence[Record]) -> None:

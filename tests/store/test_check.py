@@ -64,7 +64,7 @@ def test_a_pruned_log_is_sound(directory: Path) -> None:
 PRUNED_DAMAGE = {
     "forgotten": ("DELETE FROM pruned WHERE committed_id = 7", 7, "has left and is not remembered"),
     "several forgotten": ("DELETE FROM pruned WHERE committed_id > 17", 18, "to 20 have left and are not"),
-    "remembered twice": ("UPDATE pruned SET committed_id = 9 WHERE committed_id = 8", 9, "two ids"),
+    "not in the index": ("UPDATE head SET ids_indexed_to = 20", 1, "cannot be found by its id 'id-1'"),
     "gone too early": ("INSERT INTO pruned VALUES ('x', 30, 'c', 1, zeroblob(32))", 30, "pruned to 20"),
     "no hash": ("UPDATE pruned SET hash = x'00' WHERE committed_id = 3", 3, "has 1 bytes"),
     "in both places": (

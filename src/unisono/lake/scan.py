@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from unisono.lake.columns import LOG_SCHEMA, bucket_of
 from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer, RowGroup
-from unisono.lake.sections import section_of
+from unisono.lake.sections import Section, section_of
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
@@ -125,18 +125,33 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
+class OpenFiles:
+    """Counts how many files may be open at once to read a partition, or a bucket, in order."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[int | None, Section | None]] = Counter()
+
+    def add(self, files: Iterable[DataFile]) -> None:
+        self._counts.update((file.bucket, section_of(file)) for file in files)
+
+    def with_more(self, files: Iterable[DataFile]) -> int:
+        """How many there are together with these."""
+        counts = self._counts.copy()
+        counts.update((file.bucket, section_of(file)) for file in files)
+        fresh = counts.pop((UNBUCKETED, None), 0)
+        most: dict[tuple[int | None, int], int] = {}  # by bucket and number of sections, of which one is read
+        for (bucket, section), count in counts.items():
+            kind = bucket, 0 if section is None else section.count
+            most[kind] = max(most.get(kind, 0), count)
+        by_bucket: Counter[int | None] = Counter()
+        for (bucket, _), count in most.items():
+            by_bucket[bucket] += count
+        return fresh + max(by_bucket.values(), default=0)
+
+
 def open_files_needed(files: Iterable[DataFile]) -> int:
     """How many of these files may be open at once to read a partition, or a bucket, in order."""
-    counts = Counter((file.bucket, section_of(file)) for file in files)
-    fresh = counts.pop((UNBUCKETED, None), 0)
-    most: dict[tuple[int | None, int], int] = {}  # by bucket and number of sections, of which one is read
-    for (bucket, section), count in counts.items():
-        kind = bucket, 0 if section is None else section.count
-        most[kind] = max(most.get(kind, 0), count)
-    by_bucket: Counter[int | None] = Counter()
-    for (bucket, _), count in most.items():
-        by_bucket[bucket] += count
-    return fresh + max(by_bucket.values(), default=0)
+    return OpenFiles().with_more(files)
 
 
 class NameIndex:

@@ -38,7 +38,8 @@ STATE_BYTES_MAX: Final = (1 << 31) - (1 << 20)
 FILE_BYTES: Final = 64 << 20
 """Compressed bytes after which a file is closed; it is written in memory first."""
 
-_REST: Final = ["state", "events", "skipped", "model_digest", "created_at", "hash"]
+STATE_COLUMNS: Final = ("state", "events", "skipped", "model_digest", "created_at", "hash")
+"""The columns of a `StateRow` after its key."""
 
 
 class StateRow(msgspec.Struct, frozen=True):
@@ -158,8 +159,8 @@ class _File:
 
     def row(self, group: int, place: int) -> StateRow:
         if self._rest[0] != group:
-            table = self._parquet.read_row_group(group, columns=_REST)
-            self._rest = group, [table.column(column).to_pylist() for column in _REST]
+            table = self._parquet.read_row_group(group, columns=list(STATE_COLUMNS))
+            self._rest = group, [table.column(column).to_pylist() for column in STATE_COLUMNS]
         names, ids = self.keys(group)
         return StateRow(names[place].decode(), ids[place], *[values[place] for values in self._rest[1]])
 

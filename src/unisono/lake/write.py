@@ -226,7 +226,7 @@ def write_runs(
     for run in _runs(batches, events_per_file):
         if LOG in tables:
             writer = FileWriter(storage, LOG)
-            for group in _groups(run):
+            for group in row_groups(run):
                 writer.add(group)
             files.append(writer.close())
             log += writer.digest
@@ -262,7 +262,8 @@ def _concatenate(batches: list[pa.RecordBatch]) -> pa.Table:
     return table
 
 
-def _groups(run: pa.Table) -> Iterator[pa.Table]:
+def row_groups(run: pa.Table) -> Iterator[pa.Table]:
+    """Rows in row groups of a bounded size."""
     sizes = np.asarray(pc.binary_length(run.column("event")))
     for start, end in row_group_ranges(sizes):
         yield run.slice(start, end - start)

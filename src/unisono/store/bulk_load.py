@@ -20,7 +20,6 @@ from unisono.store.port import Behind, CommitLog, Opening, Record, RememberedId,
 from unisono.store.sqlite import files
 from unisono.store.sqlite.event_ids import EventIds
 from unisono.store.sqlite.log import SqliteLog
-from unisono.store.statements import load_queries
 
 GROUP_ROWS_MAX: Final = 10_000
 GROUP_BYTES_MAX: Final = 16 << 20
@@ -188,13 +187,8 @@ class SqliteIds:
             raise StoreUnusable(f"{directory} cannot be read: {error}") from error
 
     def known(self, ids: Sequence[str]) -> dict[str, RememberedId]:
-        """Events first, then pruned ids: an event pruned in between is found by the second query."""
         self._ids.read_new()
-        known = dict(self._ids.find(ids))
-        asked = msgspec.json.encode(ids).decode()
-        for id, *row in self._connection.execute(load_queries("sqlite")["find_pruned_ids"], (asked,)):
-            known[id] = RememberedId(*row)
-        return known
+        return dict(self._ids.find(ids))
 
     def close(self) -> None:
         self._connection.close()

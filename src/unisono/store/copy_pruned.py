@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class PrunedSource(Protocol):
-    """Reads it; every iterator is ordered by id or name, in the collation of its engine."""
+    """Reads it, in an order of its engine."""
 
     def pruned(self, upto: int) -> Iterator[Remembered]: ...
 

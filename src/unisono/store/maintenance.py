@@ -3,8 +3,8 @@
 The retention job decides which events may be pruned (DUR-05). The log itself guarantees:
 
 - nothing is pruned while no archive is set;
-- one transaction deletes events and their index rows, advances `pruned_to` and remembers the ids for deduplication
-  (ORD-05), so a crash leaves all of it or nothing;
+- one transaction deletes events, advances `pruned_to` and remembers the ids for deduplication (ORD-05), so a crash
+  leaves all of it or nothing;
 - an event never changes, except that a tombstone replaces its text.
 """
 
@@ -32,15 +32,18 @@ PRUNE_EVENT_BYTES: Final = 2 << 10
 """Event text for each event of a larger transaction."""
 
 PRUNE_EVENTS_ALONE: Final = 20_000
-"""Events of one pruning transaction where nobody else has the log: ids are scattered over their index, and the more
-are removed at a time, the fewer pages are written for each."""
+"""Events of one pruning transaction where nobody else has the log: a fraction of a second."""
 
 ERASE_EVENTS_MAX: Final = 250
 """Events erased in one transaction."""
 
-PUBLISH_SNAPSHOTS_MAX: Final = 64
-PUBLISH_BYTES_MAX: Final = 1 << 20
-"""Upper bounds of one transaction that stores snapshots; a larger snapshot is stored alone."""
+PUBLISH_SNAPSHOTS_MAX: Final = 2_000
+PUBLISH_BYTES_MAX: Final = 4 << 20
+"""Upper bounds of one publication, which a server decodes between two groups and stores in several steps. A larger
+snapshot is published alone."""
+
+PUBLISH_SNAPSHOTS_ALONE: Final = 5_000
+"""Snapshots of one transaction where nobody else has the log: a fraction of a second."""
 
 NO_ARCHIVE: Final = "no archive is set: events cannot be pruned before the log names the lake that has them"
 
@@ -81,12 +84,14 @@ class EraseResult(msgspec.Struct, frozen=True):
 class ReclaimProgress(msgspec.Struct, frozen=True):
     """After one step: whether all is done, and how many pages are free inside the file.
 
-    `unclean`: pages in use may have traces of erased text; see `sqlite/maintenance.py`.
+    `unclean`: pages in use may have traces of erased text; see `sqlite/maintenance.py`. `sweeping`: the step removed
+    index rows of pruned events.
     """
 
     done: bool
     free_pages: int
     unclean: bool = False
+    sweeping: bool = False
 
 
 class MaintainedLog(Protocol):
@@ -111,7 +116,9 @@ class MaintainedLog(Protocol):
         """How many erasures there were. Snapshots begun before the last one may contain erased text."""
         ...
 
-    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None: ...
+    def put_snapshots(self, snapshots: Sequence[Snapshot], *, per_transaction: int = ...) -> None:
+        """Store snapshots, so many in one transaction at most."""
+        ...
 
     def record_model(self, bundle: ModelBundle | None, *, replace: bool = False) -> str | None:
         """Record which model is in force; None: one without a version.
@@ -121,8 +128,9 @@ class MaintainedLog(Protocol):
         """
         ...
 
-    def reclaim(self) -> ReclaimProgress:
-        """One step of returning free space to the file system and truncating the WAL."""
+    def reclaim(self, *, alone: bool = False) -> ReclaimProgress:
+        """One step of removing index rows of pruned events, returning free space to the file system and truncating
+        the WAL; a larger one where nobody waits (`alone`)."""
         ...
 
 
@@ -181,8 +189,8 @@ def require_publishable(
             )
 
 
-def snapshot_batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    """`snapshots` in batches of one transaction each."""
+def publications(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+    """`snapshots` in batches of one publication each."""
     return in_batches(
         snapshots,
         lambda snapshot: len(snapshot.state),

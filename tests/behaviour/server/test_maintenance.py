@@ -20,6 +20,7 @@ import pytest
 from tests.behaviour.server.harness import Server, item, running, set_event, tree_event
 from tests.behaviour.server.reloading import run_reload, write_model
 from tests.lake.lakes import export_to
+from tests.pipeline.watermarks import watermarks
 from tests.waiting import PATIENCE_S, until
 from unisono.ipc.files import ADMIN_FILE
 from unisono.lake.lake import Lake
@@ -180,8 +181,8 @@ def test_a_published_snapshot_is_what_the_server_judges_by(
     state.settle()
     packed = pack(state.dump())
     maintainer.put_snapshots([Snapshot("p", head, 0, packed, 1), Snapshot("q", 0, 7, b"later model", 1)])
-    assert maintainer.watermarks(0) == {"p": head}
-    assert maintainer.watermarks(7) == {"q": 0}
+    assert watermarks(kept.data, 0) == {"p": head}
+    assert watermarks(kept.data, 7) == {"q": 0}
     kept.stop()
     kept.start()
     with kept.client("ann") as peer:
@@ -189,7 +190,7 @@ def test_a_published_snapshot_is_what_the_server_judges_by(
         assert result["status"] == "rejected", "the item is there already"
     with pytest.raises(MaintenanceFailed, match=f"is at {head + 1}, the log ends at {head}"):
         maintainer.put_snapshots([Snapshot("p", head + 1, 0, packed, 1)])
-    assert maintainer.watermarks(0) == {"p": head}
+    assert watermarks(kept.data, 0) == {"p": head}
 
 
 def test_many_snapshots_are_stored_between_groups(kept: Server, maintainer: EmbeddedLogMaintainer) -> None:
@@ -200,7 +201,7 @@ def test_many_snapshots_are_stored_between_groups(kept: Server, maintainer: Embe
     load.stop.set()
     load.join()
     assert load.failure is None
-    assert maintainer.watermarks(0) == {f"s{n}": 0 for n in range(150)} | {"large": 0}
+    assert watermarks(kept.data, 0) == {f"s{n}": 0 for n in range(150)} | {"large": 0}
     with closing(SqliteReader.open(kept.data)) as reader:
         assert [reader.snapshot(f"s{n}", 0) for n in range(150)] == snapshots
 
@@ -219,7 +220,7 @@ def test_an_erased_event_is_gone_from_history_and_from_memory(
             assert maintainer.erase([(secret, STONE)]) == 1
             with pytest.raises(MaintenanceFailed, match="erased from the log since"):
                 other.put_snapshots([stale])
-        assert maintainer.watermarks(0) == {}
+        assert watermarks(kept.data, 0) == {}
         maintainer.reclaim()
         files = b"".join(file.read_bytes() for file in kept.data.iterdir())
         assert b"CANARY-1" not in files

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.server.harness import Server, running, set_event
+from tests.pipeline.watermarks import watermarks
 from tests.store.postgres.server import Postgres, database, postgres
 from tests.store.records import append, append_many
 from tests.store.sqlite.old_logs import make_version_1
@@ -69,8 +70,8 @@ def test_every_maintainer_does_the_same(place: Place) -> None:
     maintainer.put_snapshots(
         [Snapshot("s39", 5, 2, b"older", 1, "digest"), Snapshot("p", 600, 3, b"prepared", 1)]
     )
-    assert maintainer.watermarks(2, "digest") == {f"s{n}": n for n in range(40)}
-    assert maintainer.watermarks(3) == {"p": 600}
+    assert watermarks(place.uri, 2, "digest") == {f"s{n}": n for n in range(40)}
+    assert watermarks(place.uri, 3) == {"p": 600}
     for wrong, words in (
         (Snapshot("p", EVENTS + 1, 2, b"", 1), f"the log ends at {EVENTS}"),
         (Snapshot("p", 1, 1, b"", 1), "of model version 1, 2 is in force"),
@@ -88,8 +89,8 @@ def test_every_maintainer_does_the_same(place: Place) -> None:
     assert maintainer.extent() == LogExtent(650, EVENTS, LAKE)
     assert maintainer.erase([(n, STONE) for n in range(600, EVENTS + 1)], ["s1"]) == 50
     assert maintainer.erase([(EVENTS, STONE)]) == 0
-    assert maintainer.watermarks(3) == {}
-    assert "s1" not in maintainer.watermarks(2, "digest")
+    assert watermarks(place.uri, 3) == {}
+    assert "s1" not in watermarks(place.uri, 2, "digest")
     with pytest.raises(MaintenanceFailed, match="no event 701"):
         maintainer.erase([(EVENTS + 1, STONE)])
     maintainer.put_snapshots([Snapshot("p", EVENTS, 2, b"folded anew", 1, "digest")])
@@ -97,7 +98,7 @@ def test_every_maintainer_does_the_same(place: Place) -> None:
         other.erase([], ["p"])
     with pytest.raises(MaintenanceFailed, match="fold them again"):
         maintainer.put_snapshots([Snapshot("p", EVENTS, 2, b"folded before that", 1, "digest")])
-    assert "p" not in maintainer.watermarks(2, "digest")
+    assert "p" not in watermarks(place.uri, 2, "digest")
     maintainer.reclaim()
     assert maintainer.extent() == LogExtent(650, EVENTS, LAKE)
 

@@ -10,7 +10,9 @@ import pytest
 
 from tests.behaviour.server.harness import running, set_event
 from tests.commands import unisono
+from tests.store.records import known
 from tests.store.sqlite.old_logs import make_version_1
+from unisono.store.check import check_directory
 from unisono.store.sqlite.event_ids import register_functions
 from unisono.store.sqlite.log import SqliteLog
 from unisono.store.statements import load_migrations
@@ -59,3 +61,30 @@ def test_a_log_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "newer Unisono" in refused.output
     assert (tmp_path / "log.db").read_bytes() == before
+
+
+IDS_IN_ORDER = next(m.number for m in load_migrations("sqlite") if m.name.endswith("_pruned_in_order.sql"))
+PRUNED_BEFORE = """
+INSERT INTO pruned SELECT id, committed_id, client_id, status_updated_at, hash FROM events
+    WHERE committed_id <= 120 ORDER BY id;
+DELETE FROM event_partitions WHERE committed_id <= 120;
+UPDATE partitions SET pruned_to = CASE name WHEN 'p' THEN 120 ELSE 119 END;
+DELETE FROM event_ids WHERE committed_id <= 120;
+DELETE FROM events WHERE committed_id <= 120;
+UPDATE head SET pruned_to = 120;
+UPDATE keeping SET archive = 'file:///lake';
+"""
+
+
+@pytest.mark.req("ORD-05")
+def test_events_pruned_by_an_earlier_version_are_remembered(tmp_path: Path) -> None:
+    make_version(tmp_path, IDS_IN_ORDER - 1)
+    with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
+        connection.execute(PRUNED_BEFORE)
+    with closing(SqliteLog.open(tmp_path)) as log:
+        assert known(log, *(f"id-{n}" for n in range(0, 302))) == {f"id-{n}": n for n in range(1, 301)}
+        assert not log.reclaim().sweeping, "nothing that has left is in the index"
+        log.prune_batch(200)
+        assert known(log, "id-1", "id-200", "id-201") == {"id-1": 1, "id-200": 200, "id-201": 201}
+    report = check_directory(tmp_path)
+    assert report.text() == f"{tmp_path}: sound (100 events, head 300, pruned to 200)"

@@ -25,14 +25,15 @@ from unisono.store.maintenance import (
     ERASE_EVENTS_MAX,
     NO_MODEL_VERSION,
     PRUNE_EVENTS_ALONE,
+    PUBLISH_SNAPSHOTS_ALONE,
     EraseRequest,
     MaintenanceRefused,
     Publication,
     ReclaimProgress,
     Tombstone,
+    publications,
     require_publishable,
     require_unerased,
-    snapshot_batches,
 )
 from unisono.store.port import LogExtent, LogInUse, Snapshot, StorageError, StoreUnusable
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
@@ -44,8 +45,8 @@ SERVER_WAIT_S: Final = 20.0
 """How long a server that starts, stops or is busy may take to accept a command."""
 
 REST: Final = 2.0
-"""Pause after a pruning step beside a server, as a multiple of the step's duration: commits come first, and nobody
-waits for pruning."""
+"""Pause after a pruning or sweeping step beside a server, as a multiple of the step's duration: commits come first,
+and nobody waits for pruning."""
 
 _POLL_S: Final = 0.05
 
@@ -73,10 +74,6 @@ class LogMaintainer(Protocol):
         They cover durable events only, under the model in force or a newer one. MaintenanceFailed when text was
         erased by another process since this maintainer was opened: open it before the states are folded.
         """
-        ...
-
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        """partition → committed_id of its snapshot of that model; the digest is empty without a model."""
         ...
 
     def erasures(self) -> int:
@@ -143,9 +140,6 @@ class EmbeddedLogMaintainer:
     def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
 
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
-
     def erasures(self) -> int:
         return self._erasures
 
@@ -153,9 +147,9 @@ class EmbeddedLogMaintainer:
         return self._read(lambda reader: reader.model_in_force())
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
-        left = [Publication(self._erasures, batch) for batch in snapshot_batches(snapshots)]
+        left = [Publication(self._erasures, batch) for batch in publications(snapshots)]
         while left:  # all at once by this process, one after the other by a server
-            answer = self._change(partial(_publish, publications=left), "snapshots", left[0])
+            answer = self._change(partial(_publish, left=left), "snapshots", left[0])
             left = left[answer.get("publications", 1) :]
 
     def set_archive(self, location: str) -> None:
@@ -177,7 +171,7 @@ class EmbeddedLogMaintainer:
         until = time.monotonic() + SERVER_WAIT_S
         free = -1
         while not (result := msgspec.convert(self._change(_reclaim, "reclaim"), ReclaimProgress)).done:
-            if result.free_pages != free:
+            if result.sweeping or result.free_pages != free:
                 free, until = result.free_pages, time.monotonic() + SERVER_WAIT_S
             elif time.monotonic() > until:
                 raise MaintenanceFailed("a reader keeps the log's WAL open, so it cannot be truncated")
@@ -216,7 +210,7 @@ class EmbeddedLogMaintainer:
     def _execute(self, command: str, argument: object) -> Answer:
         started = time.monotonic()
         answer = self._port.execute(command, argument)
-        if command == "prune" and answer["events"]:
+        if answer.get("events" if command == "prune" else "sweeping"):
             time.sleep(REST * (time.monotonic() - started))
         return answer
 
@@ -226,13 +220,13 @@ def model_key(bundle: ModelBundle | None) -> tuple[int, str]:
     return (NO_MODEL_VERSION, "") if bundle is None else (bundle.version, bundle.digest)
 
 
-def _publish(log: SqliteLog, publications: Sequence[Publication]) -> Answer:
+def _publish(log: SqliteLog, left: Sequence[Publication]) -> Answer:
     key, head = model_key(log.model_in_force()), log.head()
-    for publication in publications:
+    for publication in left:
         require_publishable(publication.snapshots, head, *key)
         require_unerased(publication.erasures, log.erasures())
-        log.put_snapshots(publication.snapshots)
-    return {"publications": len(publications)}
+        log.put_snapshots(publication.snapshots, per_transaction=PUBLISH_SNAPSHOTS_ALONE)
+    return {"publications": len(left)}
 
 
 def _prune_batches(log: SqliteLog, upto: int) -> Answer:
@@ -251,7 +245,7 @@ def _erase(log: SqliteLog, request: EraseRequest) -> Answer:
 def _reclaim(log: SqliteLog) -> Answer:
     """Nobody else has the log open, so a file that cannot shrink or has traces of erased text is written again."""
     until = time.monotonic() + STEP_S
-    while not (result := log.reclaim()).done and not result.unclean and time.monotonic() < until:
+    while not (result := log.reclaim(alone=True)).done and not result.unclean and time.monotonic() < until:
         pass
     if result.unclean or (result.done and result.free_pages):
         log.rewrite()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from unisono.pipeline.maintain.embedded import MaintenanceFailed, model_key, tombstone_batches
 from unisono.store.cluster import ModelBundle
@@ -13,7 +13,6 @@ from unisono.store.maintenance import (
     MaintenanceRefused,
     require_publishable,
     require_unerased,
-    snapshot_batches,
 )
 from unisono.store.port import LogExtent, Snapshot, StorageError, StoreUnusable
 from unisono.store.postgres import snapshots as postgres_snapshots
@@ -21,6 +20,9 @@ from unisono.store.postgres.maintenance import PostgresMaintenance
 from unisono.store.postgres.open_pipeline import open_pipeline
 from unisono.store.postgres.reader import PostgresReader
 from unisono.store.postgres.timeouts import Timeouts
+
+SNAPSHOTS_PER_STATEMENT: Final = 1_000
+"""Snapshots stored by one statement, in one transaction. Nodes do not wait for it."""
 
 T = TypeVar("T")
 
@@ -35,9 +37,6 @@ class SharedLogMaintainer:
 
     def extent(self) -> LogExtent:
         return self._read(lambda reader: reader.extent())
-
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        return self._read(lambda reader: reader.watermarks(model_version, model_digest))
 
     def erasures(self) -> int:
         return self._erasures
@@ -72,8 +71,7 @@ class SharedLogMaintainer:
 
     def _publish(self, snapshots: Sequence[Snapshot]) -> None:
         with closing(open_pipeline(self._dsn, Timeouts())) as pipeline:
-            for batch in snapshot_batches(snapshots):
-                postgres_snapshots.put(pipeline, batch, self._erasures)
+            postgres_snapshots.put(pipeline, snapshots, self._erasures, per_statement=SNAPSHOTS_PER_STATEMENT)
         require_unerased(self._erasures, self._maintenance.erasures())
 
     def _read(self, ask: Callable[[PostgresReader], T]) -> T:

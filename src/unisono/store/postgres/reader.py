@@ -260,12 +260,11 @@ class PostgresReader(EncodedPages):
             for name, at, state, made in rows
         ]
 
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        """partition → the committed_id of its snapshot of that model."""
-        self._check()
-        found: dict[str, int] = {}
+    def watermarks(self, model_version: int, model_digest: str = "") -> Iterator[tuple[str, int]]:
+        """Every partition with a snapshot of that model, and its committed_id, in short reads."""
         after = ""
         while True:
+            self._check()
             parameters = {
                 "after": after,
                 "version": model_version,
@@ -276,9 +275,9 @@ class PostgresReader(EncodedPages):
                 rows = self._pipeline.ask("watermarks", parameters)
             except READ_ERRORS as error:
                 self._fail("reading the watermarks", error)
-            found.update((unescape(partition), committed_id) for partition, committed_id in rows)
+            yield from ((unescape(partition), committed_id) for partition, committed_id in rows)
             if len(rows) < WATERMARKS_READ_MAX:
-                return found
+                return
             after = rows[-1][0]
 
     def partition_names(self) -> Iterator[str]:

@@ -15,12 +15,18 @@ BYTES_PER_STATEMENT_MAX: Final = 4 << 20
 """Upper bounds of one statement, about ten milliseconds, because this node's groups wait for it."""
 
 
-def put(pipeline: PipelineConnection, snapshots: Sequence[Snapshot], erasures: int) -> None:
+def put(
+    pipeline: PipelineConnection,
+    snapshots: Sequence[Snapshot],
+    erasures: int,
+    *,
+    per_statement: int = PER_STATEMENT_MAX,
+) -> None:
     """Store snapshots, each batch in its own transaction; an older one never replaces a newer one.
 
     `erasures`: their count when the states were folded. After a later erasure the snapshots are ignored.
     """
-    for batch in _batches(snapshots):
+    for batch in _batches(snapshots, per_statement):
         parameters = {
             "partitions": Texts(escape(s.partition) for s in batch),
             "versions": Integers([s.model_version for s in batch]),
@@ -35,7 +41,7 @@ def put(pipeline: PipelineConnection, snapshots: Sequence[Snapshot], erasures: i
         pipeline.sync()  # one transaction
 
 
-def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
+def _batches(snapshots: Sequence[Snapshot], count_max: int) -> Iterator[list[Snapshot]]:
     """The newest of each partition and version, in order of both, so that nodes do not deadlock."""
     newest: dict[tuple[str, int], Snapshot] = {}
     for snapshot in snapshots:
@@ -45,6 +51,6 @@ def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
     return in_batches(
         (newest[key] for key in sorted(newest)),
         lambda snapshot: len(snapshot.state),
-        count_max=PER_STATEMENT_MAX,
+        count_max=count_max,
         bytes_max=BYTES_PER_STATEMENT_MAX,
     )

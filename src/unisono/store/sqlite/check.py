@@ -110,7 +110,10 @@ class SqliteOpened:
             raise _unreadable(error) from error
 
     def pruned_among(self, ids: Sequence[str]) -> Sequence[str]:
-        return [row[0] for row in self._rows("find_pruned_ids", _array(ids))]
+        if not self.finds_by_id:
+            return []
+        pruned_to = self.pruned_to()
+        return [id for id, committed_id in self.events_of(ids) if committed_id <= pruned_to]
 
     def missing_index_rows(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
         return [
@@ -122,10 +125,15 @@ class SqliteOpened:
         return ((id, first, count) for id, first, count in self._rows("check_duplicates"))
 
     def pruned_ids(self) -> Iterator[Sequence[tuple[int, int]]]:
-        after = ""
-        while rows := list(self._rows("check_pruned", after, BATCH_ROWS)):
-            yield [(committed_id, hash_bytes) for _, committed_id, hash_bytes in rows]
-            after = rows[-1][0]
+        return ([row[1:] for row in rows] for rows in self._pruned())
+
+    def _pruned(self) -> Iterator[list[tuple[str, int, int]]]:
+        after = -(2**63)
+        while rows := [
+            (id, at, hash_bytes) for id, at, hash_bytes in self._rows("check_pruned", after, BATCH_ROWS)
+        ]:
+            yield rows
+            after = rows[-1][1]
 
     def name_findings(self) -> Iterator[LogFinding]:
         before = None
@@ -143,9 +151,15 @@ class SqliteOpened:
         at = (-(2**63), -1)
         while rows := list(self._rows("check_event_ids", *at, BATCH_ROWS)):
             for _, committed_id, right in rows:
-                if not right and committed_id > self.pruned_to():
+                if not right:
                     yield LogFinding("index", "listed under an id it does not have", committed_id)
             at = rows[-1][:2]
+        for pruned in self._pruned():
+            found = set(self.events_of([id for id, *_ in pruned]))
+            for id, committed_id, _ in pruned:
+                if (id, committed_id) not in found:
+                    what = f"has left and cannot be found by its id {id!r}: it could be committed again"
+                    yield LogFinding("pruned", what, committed_id)
 
     def index_rows(self) -> Iterator[Sequence[PartitionIndexRow]]:
         at = (-(2**63), 0)

@@ -13,6 +13,7 @@ from unisono.store.copy import HeadRow
 from unisono.store.copy_pruned import READ_ROWS, Place, Remembered
 from unisono.store.port import RememberedId, Revocation, Snapshot
 from unisono.store.sqlite import files
+from unisono.store.sqlite.event_ids import id_keys
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
 from unisono.store.sqlite.reader import unusable
 from unisono.store.statements import load_queries
@@ -124,13 +125,13 @@ def _integers(connection: apsw.Connection, query: str, *parameters: int) -> tupl
 
 
 def _read_pruned(connection: apsw.Connection, upto: int) -> Iterator[Remembered]:
-    after = ""
+    after = 0
     while rows := connection.execute(_SQL["pruned_ids"], (after, upto, READ_ROWS)).fetchall():
         for id, committed_id, client_id, time, hash in msgspec.convert(
             rows, list[tuple[str, int, str, int, bytes]]
         ):
             yield id, RememberedId(committed_id, hash, client_id, time)
-            after = id
+            after = committed_id
 
 
 def _read_pruned_partitions(connection: apsw.Connection) -> Iterator[Place]:
@@ -146,6 +147,11 @@ def _write_pruned(connection: apsw.Connection, rows: Sequence[Remembered]) -> No
         connection.executemany(
             _SQL["insert_pruned_id"],
             [(id, k.committed_id, k.client_id, k.status_updated_at, k.hash) for id, k in rows],
+        )
+        keys = id_keys([id for id, _ in rows])
+        connection.executemany(
+            _SQL["insert_event_id"],
+            sorted((key, known.committed_id) for key, (_, known) in zip(keys, rows, strict=True)),
         )
 
 

@@ -1,7 +1,7 @@
 """Which event has an id: the table `event_ids`, and the newest ids, which wait in memory for their row.
 
-Ids are random, so rows written at once would each change a page of their own (see `waiting_rows.py`).
-`head.ids_indexed_to` is the event up to which all have their row.
+Events that have left the log keep their row. Ids are random, so rows written at once would each change a page of
+their own (see `waiting_rows.py`). `head.ids_indexed_to` is the event up to which all have their row.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class EventIds:
     def find(
         self, ids: Sequence[str], keys: Sequence[int] | None = None
     ) -> Iterator[tuple[str, RememberedId]]:
-        """The events in the log that have one of these ids; several for one id only in a damaged log."""
+        """The events, in the log or pruned, that have one of these ids; several for one id only in a damaged log."""
         if not ids:
             return
         if keys is None:
@@ -145,16 +145,6 @@ class EventIdWriter(EventIds):
                 waiting[key] = committed_id
                 fresh.append((key >> _PART_SHIFT, key))
         self._rows.add(fresh)
-
-    def forget(self, upto: int) -> None:
-        """The events up to `upto` have left the log, and their rows with them."""
-        if upto <= self._rows.indexed_to:
-            return
-        kept = [(key, at) for key, at in (*self._waiting.items(), *self._same_key) if at > upto]
-        self._waiting.clear()
-        self._same_key.clear()
-        self._rows.clear()
-        self.add(kept)
 
 
 def _array(values: Sequence[Any]) -> str:

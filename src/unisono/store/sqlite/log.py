@@ -5,7 +5,7 @@ The SQLite library comes from apsw. `SqliteLog` reads like `SqliteReader`, over 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
@@ -133,18 +133,10 @@ class SqliteLog(SqliteReader):
         self._require(group=False)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            head, pruned_to = msgspec.convert(
-                self._connection.execute(_SQL["read_group_head"]).fetchall()[0], tuple[int, int]
-            )
+            head = int(self._connection.execute(_SQL["head"]).get)
             keys = id_keys(ids)
             self._keys = dict(zip(ids, keys, strict=True))
             known = dict(self._writing().ids.find(ids, keys))
-            if pruned_to:
-                asked = msgspec.json.encode(ids).decode()
-                known.update(
-                    (id, RememberedId(*row))
-                    for id, *row in self._connection.execute(_SQL["find_pruned_ids"], (asked,))
-                )
         except Exception as error:
             self._fail("opening a group", error)
         self._known = known
@@ -198,9 +190,16 @@ class SqliteLog(SqliteReader):
             self._fail("abandoning a group", error)
         self._group_head = None
 
-    def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+    def put_snapshots(
+        self, snapshots: Sequence[Snapshot], *, per_transaction: int = SNAPSHOTS_PER_TRANSACTION_MAX
+    ) -> None:
         self._require(group=False)
-        for batch in _batches(snapshots):
+        for batch in in_batches(
+            snapshots,
+            lambda snapshot: len(snapshot.state),
+            count_max=per_transaction,
+            bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
+        ):
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 numbers = self._intern(snapshot.partition for snapshot in batch)
@@ -261,24 +260,24 @@ class SqliteLog(SqliteReader):
             self._fail("reading the revocations", error)
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        deleted = self._change(
-            "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit, self._look_up)
+        partitions = self._writing().partitions
+        if upto > partitions.indexed_to:
+            # What has left a partition is known by its rows (see `sweep`), so they are there before the events leave.
+            self._change("indexing the newest events", partitions.write_all)
+        return self._change(
+            "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit)
         )
-        if self._indexes is not None:
-            pruned_to = self.extent().pruned_to
-            self._indexes.ids.forget(pruned_to)
-            self._indexes.partitions.forget(pruned_to)
-        return deleted
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:
         return self._change(
             "erasing", lambda: maintenance.erase(self._connection, tombstones, partitions, self._look_up)
         )
 
-    def reclaim(self) -> ReclaimProgress:
-        self._require(group=False)
+    def reclaim(self, *, alone: bool = False) -> ReclaimProgress:
+        rows = maintenance.SWEEP_ROWS_ALONE if alone else maintenance.SWEEP_ROWS
+        sweeping = self._change("sweeping the index", lambda: maintenance.sweep(self._connection, rows))
         try:
-            return maintenance.reclaim(self._connection, self._checkpointer)
+            return sweeping or maintenance.reclaim(self._connection, self._checkpointer, alone=alone)
         except Exception as error:
             self._fail("reclaiming space", error)
 
@@ -379,12 +378,3 @@ class SqliteLog(SqliteReader):
 def _require_numbered_from(first: int, records: Sequence[Record]) -> None:
     if [record.committed_id for record in records] != list(range(first, first + len(records))):
         raise StorageError(f"this group must be numbered from {first} without gaps")
-
-
-def _batches(snapshots: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
-    return in_batches(
-        snapshots,
-        lambda snapshot: len(snapshot.state),
-        count_max=SNAPSHOTS_PER_TRANSACTION_MAX,
-        bytes_max=SNAPSHOT_BYTES_PER_TRANSACTION_MAX,
-    )

@@ -40,6 +40,18 @@ from unisono.store.statements import load_queries
 RECLAIM_PAGES: Final = 64
 """Pages returned to the file system in one step, each possibly swapped with one in use: a few milliseconds."""
 
+RECLAIM_PAGES_ALONE: Final = 4_096
+"""The same where nobody waits: 16 MiB, written to the WAL at most once."""
+
+SWEEP_ROWS: Final = 1_000
+SWEEP_ROWS_ALONE: Final = 50_000
+"""Index rows of pruned events removed in one step, and partitions looked at: some milliseconds, or a fraction of a
+second where nobody waits."""
+
+SWEEP_SHARE: Final = 8
+"""A sweep is due when one event has left for so many events that remain and partitions that there are. So what it
+looks at in vain is in proportion to what it removes, and the index is larger by an eighth at most."""
+
 REWRITE_BYTES_MAX: Final = 64 << 20
 """A log up to this size is rewritten between two groups, which takes less than a second."""
 
@@ -77,44 +89,67 @@ def record_model(
     return replaced
 
 
-def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int, look_up: LookUp) -> int:
-    """Delete the oldest events up to `upto`, and remember their ids for deduplication; how many."""
+def delete_oldest_events(connection: apsw.Connection, upto: int, limit: int) -> int:
+    """Delete the oldest events up to `upto`, and remember their ids for deduplication; how many.
+
+    Everything here is in the order of the events. Their rows in `event_ids` stay; those in the index of partitions
+    are removed later, by `sweep`.
+    """
     pruned_to, head, archive = _row(connection, "extent")
     if archive is None:
         raise MaintenanceRefused(NO_ARCHIVE)
-    last, partitions = _events_to_delete(connection, pruned_to, min(upto, head), limit)
+    last = _last_to_delete(connection, pruned_to, min(upto, head), limit)
     if last == pruned_to:
         return 0
-    numbers = look_up(partitions)
-    places = sorted((numbers[name], at) for name, at in partitions.items() if name in numbers)
-    connection.execute(_SQL["remember_pruned_ids"], (pruned_to, last))
-    connection.executemany(
-        _SQL["prune_event_partitions"], [(number, pruned_to, last) for number, _ in places]
-    )
-    connection.executemany(_SQL["prune_partition"], places)
-    connection.execute(_SQL["prune_event_ids"], (pruned_to, last))
-    connection.execute(_SQL["prune_events"], (pruned_to, last))
+    for query in ("remember_pruned_ids", "prune_events"):
+        connection.execute(_SQL[query], (pruned_to, last))
     connection.execute(_SQL["advance_pruned_to"], (last,))
     return int(last - pruned_to)
 
 
-def _events_to_delete(
-    connection: apsw.Connection, since: int, upto: int, limit: int
-) -> tuple[int, dict[str, int]]:
-    """The last event to delete, and the last one of each partition among them."""
+def _last_to_delete(connection: apsw.Connection, since: int, upto: int, limit: int) -> int:
     last, size = since, 0
-    partitions: dict[str, int] = {}
-    for committed_id, names, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
+    for committed_id, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
         size += length
         if last > since and size > max(PRUNE_BYTES_MAX, limit * PRUNE_EVENT_BYTES):
-            return last, partitions
+            return last
         if committed_id != last + 1:
             raise MaintenanceRefused(missing_event(last + 1))
         last = committed_id
-        partitions.update(dict.fromkeys(_decode_names(names), committed_id))
     if last == since < upto:
         raise MaintenanceRefused(missing_event(since + 1))
-    return last, partitions
+    return last
+
+
+def sweep(connection: apsw.Connection, rows: int) -> ReclaimProgress | None:
+    """Remove some index rows of events that have left, about so many, if a sweep is due.
+
+    A sweep visits all partitions in the order of their index, so each page of it is changed once. `pruned_to` of a
+    partition is set when its rows go; until then the rows themselves say what has left.
+    """
+    pruned_to, swept_to, upto, after, rest = _row(connection, "sweep_state")
+    if upto == swept_to:
+        if (pruned_to - swept_to) * SWEEP_SHARE < max(rest, SWEEP_SHARE):
+            return None
+        upto, after = pruned_to, 0
+        connection.execute(_SQL["begin_sweep"], (upto,))
+    listed: list[tuple[int, int]] = []
+    left, looked_at = rows, 0
+    for number, count, last in connection.execute(_SQL["sweep_partitions"], (after, upto, rows, rows)):
+        if count >= left:  # the rest of a long one is removed by the next steps
+            listed.append((number, connection.execute(_SQL["sweep_part"], (number, left)).get))
+            break
+        left -= count
+        if count:
+            listed.append((number, last))
+        after, looked_at = number, looked_at + 1
+    else:
+        if looked_at < rows:
+            connection.execute(_SQL["end_sweep"])
+    connection.executemany(_SQL["sweep_event_partitions"], listed)
+    connection.executemany(_SQL["sweep_partition"], listed)
+    connection.execute(_SQL["advance_sweep"], (after,))
+    return ReclaimProgress(False, int(connection.pragma("freelist_count")), sweeping=True)
 
 
 def erase(
@@ -142,15 +177,16 @@ def erase(
     return EraseResult(len(living), tuple(concerned), erasures)
 
 
-def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer) -> ReclaimProgress:
+def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer, *, alone: bool) -> ReclaimProgress:
     """One step, outside any transaction: return some free pages, or rewrite a short unclean log, or truncate the
-    WAL."""
+    WAL. `alone`: nobody waits for it."""
+    pages = RECLAIM_PAGES_ALONE if alone else RECLAIM_PAGES
     free = int(connection.pragma("freelist_count"))
     unclean = bool(connection.execute(_SQL["read_unclean"]).get)
     if free and can_shrink(connection):
-        connection.execute(f"PRAGMA incremental_vacuum({RECLAIM_PAGES})").fetchall()
+        connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
         checkpointer.step()
-        return ReclaimProgress(False, max(0, free - RECLAIM_PAGES), unclean)
+        return ReclaimProgress(False, max(0, free - pages), unclean)
     if unclean and int(connection.pragma("page_count")) * files.PAGE_BYTES <= REWRITE_BYTES_MAX:
         _vacuum(connection)
         return ReclaimProgress(False, 0)

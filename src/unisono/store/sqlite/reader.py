@@ -148,20 +148,19 @@ class SqliteReader(SqlitePages):
         except READ_ERRORS as error:
             self._fail("reading the snapshots", error)
 
-    def watermarks(self, model_version: int, model_digest: str = "") -> dict[str, int]:
-        """partition → the committed_id of its snapshot of that model."""
-        self._check()
-        found: dict[str, int] = {}
+    def watermarks(self, model_version: int, model_digest: str = "") -> Iterator[tuple[str, int]]:
+        """Every partition with a snapshot of that model, and its committed_id, in short reads."""
         after = -(2**63)
-        try:
-            while rows := list(
-                self._rows("watermarks", after, model_version, model_digest, WATERMARKS_READ_MAX)
-            ):
-                found.update((name, committed_id) for _, name, committed_id in rows)
-                after = rows[-1][0]
-        except READ_ERRORS as error:
-            self._fail("reading the watermarks", error)
-        return found
+        while True:
+            self._check()
+            try:
+                rows = list(self._rows("watermarks", after, model_version, model_digest, WATERMARKS_READ_MAX))
+            except READ_ERRORS as error:
+                self._fail("reading the watermarks", error)
+            yield from ((name, committed_id) for _, name, committed_id in rows)
+            if len(rows) < WATERMARKS_READ_MAX:
+                return
+            after = rows[-1][0]
 
     def erasures(self) -> int:
         """How many times something was erased in this log."""

@@ -125,12 +125,18 @@ class EventPartitionWriter:
             self._connection.executemany(_SQL["insert_event_partition"], few)
         return self._rows.indexed_to
 
-    def forget(self, upto: int) -> None:
-        """The events up to `upto` have left the log, and their rows with them."""
-        kept = [(number, committed_id) for number, committed_id in self._rows.rows() if committed_id > upto]
-        self._rows.clear()
-        self._rows.add(kept)
-        self._rows.indexed_to = max(self._rows.indexed_to, upto)
+    def write_all(self) -> None:
+        """Within a transaction of its own: write every row that waits."""
+        rows = sorted(self._rows.rows())
+        self._connection.executemany(_SQL["insert_event_partition"], rows)
+        self._connection.execute(_SQL["all_partitions_indexed"])
+        _, head = _extent(self._connection)
+        self._rows.written_up_to(head)
+
+    @property
+    def indexed_to(self) -> int:
+        """The event up to which all have their rows."""
+        return self._rows.indexed_to
 
 
 def _extent(connection: apsw.Connection) -> tuple[int, int]:

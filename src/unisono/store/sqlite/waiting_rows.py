@@ -80,11 +80,13 @@ class WaitingRows:
                     self.indexed_to = self._round_head
         return taken
 
-    def clear(self) -> None:
-        """Forget all waiting rows; those that are still to be written are added again."""
+    def written_up_to(self, head: int) -> None:
+        """All rows that waited are in the table, and `head` is the last event."""
         self._parts.clear()
+        self._round.clear()
         self.count = 0
         self._left_of_part = 0
+        self.indexed_to = head
 
     def rows(self) -> Iterator[tuple[int, int]]:
         """(part, row) of every waiting row; of each part in the order in which they came."""

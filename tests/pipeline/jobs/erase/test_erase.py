@@ -145,7 +145,7 @@ def test_files_are_opened_once_however_many_partitions_are_concerned(
         done = run(HERE, data, lake)
         assert (done.events, done.partitions, done.proof.holds) == (erased, erased, True)
         with closing(SqliteReader.open(data)) as reader:
-            assert len(reader.watermarks(0)) == 1_000
+            assert len(dict(reader.watermarks(0))) == 1_000
         return reads[0]
 
     assert reads_for(600) <= reads_for(60) + 10

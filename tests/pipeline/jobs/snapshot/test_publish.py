@@ -12,6 +12,7 @@ from tests.lake.lakes import HERE
 from tests.pipeline.equality import by_partition, replayed, require_replay
 from tests.pipeline.outline import OUTLINE, Outlines, append_outlines, make_outlines, shipped_outline
 from tests.pipeline.processes import run
+from tests.pipeline.watermarks import watermarks
 from unisono.authority.states.resident import States
 from unisono.lake.lake import Lake
 from unisono.lake.storage import SNAPSHOTS, Storage
@@ -29,12 +30,8 @@ from unisono.store.sqlite.log import SqliteLog
 VERSION = 1
 
 
-def watermarks(store: str) -> dict[str, int]:
-    maintainer = open_maintainer(store)
-    try:
-        return maintainer.watermarks(VERSION, shipped_outline().digest)
-    finally:
-        maintainer.close()
+def stored(store: str) -> dict[str, int]:
+    return watermarks(store, VERSION, shipped_outline().digest)
 
 
 def require_published(store: str, records: list[Record]) -> None:
@@ -71,7 +68,7 @@ def test_what_is_newer_goes_into_the_store(
     done = publish(lake, store, VERSION, told.append)
     assert done.snapshots == 29, "all but the one that is as new as can be"
     assert told == [7, 14, 21, 22, 29] or told[-1] == 29
-    assert watermarks(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
+    assert stored(store) == {f"room-{n:05d}": 600 if n == 4 else 500 for n in range(30)}
     assert publish(lake, store, VERSION).snapshots == 0
     export(HERE, store, lake)
     snapshot(spark, lake, model)
@@ -119,7 +116,7 @@ def test_a_process_that_publishes_again_reads_only_new_files(
 
     with closing(open_maintainer(store)) as maintainer:
         maintainer.erase([], ["room-00001"])
-    assert "room-00001" not in watermarks(store)
+    assert "room-00001" not in stored(store)
     assert publish(lake, store, VERSION, before=third.published).snapshots == 1
     require_published(store, records)
 
@@ -139,7 +136,7 @@ def test_not_into_another_log(spark: SparkSession, tmp_path: Path) -> None:
     _, lake = snapped(spark, tmp_path)
     with pytest.raises(Mismatch, match="the lake is a copy of another log"):
         publish(lake, sqlite_uri(tmp_path / "other"), VERSION)
-    assert watermarks(sqlite_uri(tmp_path / "other")) == {}
+    assert stored(sqlite_uri(tmp_path / "other")) == {}
 
 
 def test_not_of_an_older_model_than_the_one_in_force(spark: SparkSession, tmp_path: Path) -> None:
@@ -151,7 +148,7 @@ def test_not_of_an_older_model_than_the_one_in_force(spark: SparkSession, tmp_pa
         ModelContentChanged, match="model version 2 is in force: snapshots of version 1 are not"
     ):
         publish(lake, store, VERSION)
-    assert watermarks(store) == {}
+    assert stored(store) == {}
 
 
 def test_not_of_another_content_of_the_version_in_force(spark: SparkSession, tmp_path: Path) -> None:
@@ -164,7 +161,7 @@ def test_not_of_another_content_of_the_version_in_force(spark: SparkSession, tmp
         ModelContentChanged, match=r"version 1 has another content .* in force \(dddddddddddd\): its"
     ):
         publish(lake, store, VERSION)
-    assert watermarks(store) == {}
+    assert stored(store) == {}
     place = ["--lake", lake.storage.location, "--data", str(tmp_path / "data"), "--model", str(OUTLINE)]
     told = asked("snapshot", *place, "--rebuild", "--publish")
     assert (told.exit_code, told.stdout) == (2, "")

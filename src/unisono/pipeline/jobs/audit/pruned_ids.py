@@ -1,6 +1,6 @@
 """Checks the ids that the log keeps of pruned events, for deduplication, against the lake.
 
-They are ordered by event id, so one task reads all of them. Like the other copies, they are first compared by
+One task reads all of them. Like the other copies, they are first compared by
 fingerprints over blocks of committed ids.
 """
 
@@ -118,14 +118,14 @@ def _read(store: str) -> Iterator[list[Remembered]]:
 
 
 def _sqlite_pages(directory: Path) -> Iterator[list[Remembered]]:
-    after = ""
+    after = -ID_MAX
     try:
         with closing(connect_reader(directory)) as connection:
             while rows := _rows(
                 connection.execute(_SQL["pruned_ids"], (after, ID_MAX, ROWS_READ)).fetchall()
             ):
                 yield rows
-                after = rows[-1][0]
+                after = rows[-1][1]
     except (apsw.Error, UnicodeDecodeError) as error:
         raise StorageError(str(error)) from error
 

@@ -84,7 +84,7 @@ def _available_models(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedMod
 def _has_snapshots(store: str | None, model: ShippedModel) -> bool:
     reader: Any = open_reader(str(store))
     try:
-        return bool(reader.watermarks(model.version, model.stored_digest))
+        return next(reader.watermarks(model.version, model.stored_digest), None) is not None
     except StorageError:
         return True  # reading them reports the error
     finally:

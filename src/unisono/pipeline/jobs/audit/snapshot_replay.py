@@ -269,13 +269,16 @@ def _store_snapshots(
 def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
     """The partitions of the subset that have a snapshot in the store."""
     try:
-        found: dict[str, int] = reader.watermarks(task.version, task.digest)
+        return {
+            name.encode(): committed_id
+            for name, committed_id in reader.watermarks(task.version, task.digest)
+            if task.subset.holds(name)
+        }
     except StoreLost:
         raise
     except StorageError as error:
         tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
         return {}
-    return {name.encode(): committed_id for name, committed_id in found.items() if task.subset.holds(name)}
 
 
 class _Opened:

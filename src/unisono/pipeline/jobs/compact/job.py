@@ -26,11 +26,10 @@ from unisono.lake.merge import (
     PartitionSubset,
     batch_rows_for,
     in_file_order,
-    merge_pieces,
-    pieces,
     scan_subset,
 )
-from unisono.lake.scan import open_files_needed, runs_of, scan_file
+from unisono.lake.merge_rows import merge_rows
+from unisono.lake.scan import OpenFiles, runs_of, scan_file
 from unisono.lake.sections import Section, run_rows_max, sections_for
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -42,6 +41,7 @@ from unisono.lake.write import (
     DataFile,
     FileWriter,
     release_arrow_memory,
+    row_groups,
 )
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files, snapshot_compaction
@@ -176,17 +176,16 @@ def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
 def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     """The groups of neighbouring runs to join, as files; chosen from the newest run back."""
     groups: list[list[list[DataFile]]] = [[]]
-    rows = files = 0
+    rows, files = 0, OpenFiles()
     for run in reversed(runs):
         size = sum(file.rows for file in run)
         alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
-        opened = open_files_needed(run)
-        if groups[-1] and (not alike or rows + size > full or files + opened > FILES_MERGED_MAX):
+        if groups[-1] and (not alike or rows + size > full or files.with_more(run) > FILES_MERGED_MAX):
             groups.append([])
-            rows = files = 0
+            rows, files = 0, OpenFiles()
         groups[-1].append(run)
         rows += size
-        files += opened
+        files.add(run)
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
@@ -253,30 +252,26 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
     buckets = None if job.bucket in (None, UNBUCKETED) else (job.bucket,)
     subset = PartitionSubset(job.buckets, buckets, section=job.section)
     columns, batch_rows = PARTITION_SCHEMA.names, batch_rows_for(len(job.files))
-    sources = [
-        pieces(
-            number, counter(scan_subset(job.storage, file, subset, EVERY_ID, columns, batch_rows)), _unchanged
-        )
-        for number, file in enumerate(in_file_order(job.files))
-    ]
-    for _, _, batch, start, end in merge_pieces(sources):
-        yield batch.slice(start, end - start)
-
-
-def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
+    yield from merge_rows(
+        [
+            counter(scan_subset(job.storage, file, subset, EVERY_ID, columns, batch_rows))
+            for file in in_file_order(job.files)
+        ]
+    )
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: Any) -> Iterator[pa.Table]:
-    """Collects small batches into row groups; no batch is larger than one."""
+    """Batches of any size as full row groups."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if pending and (rows + batch.num_rows > GROUP_ROWS or size > GROUP_BYTES):
-            yield pa.Table.from_batches(pending, schema).combine_chunks()
-            pending, rows, size = [], 0, 0
         pending.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            *full, rest = row_groups(pa.Table.from_batches(pending, schema).combine_chunks())
+            yield from full
+            pending = rest.to_batches()
+            rows, size = rest.num_rows, rest.nbytes
     if pending:
-        yield pa.Table.from_batches(pending, schema).combine_chunks()
+        yield from row_groups(pa.Table.from_batches(pending, schema).combine_chunks())

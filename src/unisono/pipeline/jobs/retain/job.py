@@ -20,7 +20,12 @@ from unisono.pipeline.clock import now_ms
 from unisono.pipeline.compare import compare_rows
 from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.jobs.audit.job import AuditOptions, audit
-from unisono.pipeline.jobs.retain.snapshot_coverage import Coverage, LaggingSnapshot, measure_coverage
+from unisono.pipeline.jobs.retain.snapshot_coverage import (
+    Coverage,
+    LaggingSnapshot,
+    StoredSnapshots,
+    measure_coverage,
+)
 from unisono.pipeline.maintain.embedded import model_key
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.progress import Notify, silent
@@ -119,7 +124,8 @@ def plan(
     target = min(bound.upto for bound in bounds)
     covered = Coverage()
     if target > log.pruned_to:
-        covered = measure_coverage(spark, view, log.pruned_to, target, maintainer.watermarks(version, digest))
+        stored = StoredSnapshots(store, version, digest)
+        covered = measure_coverage(spark, view, log.pruned_to, target, stored)
         if covered.first_blocked is not None:
             bounds.append(
                 RetentionBound(

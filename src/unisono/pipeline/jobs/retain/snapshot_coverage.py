@@ -1,10 +1,14 @@
-"""Which events are covered by the store's snapshots, from the smallest columns of the lake's table `log`."""
+"""Which events are covered by the store's snapshots, from the smallest columns of the lake's table `log`.
+
+A task asks the store for the snapshots of the partitions that it meets, some thousand at a time. So neither the
+driver nor a worker has the watermarks of all partitions.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +23,9 @@ from unisono.lake.row_groups import Footer
 from unisono.lake.scan import RowRange, scan_file
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
+from unisono.pipeline.open_log import open_reader, readers_at_once
 from unisono.pipeline.spark.executors import run_on_executors
+from unisono.store.port import LogReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +35,10 @@ BLOCKERS_MAX: Final = 100_000
 """Blocking partitions kept by name; beyond this, those that block last are dropped."""
 
 BATCHES_AT_ONCE: Final = 64
-"""Half a million events, of which only ids and partitions are read: the watermarks are searched once for all."""
+"""Half a million events, of which only ids and partitions are read: each partition is looked up once for all."""
+
+NAMES_AT_ONCE: Final = 5_000
+"""Partitions looked up by one statement: some milliseconds."""
 
 _READ: Final = ("committed_id", "partitions")
 
@@ -76,27 +85,25 @@ class Coverage(msgspec.Struct, frozen=True):
         )
 
 
-class Watermarks(msgspec.Struct, frozen=True):
-    """Partitions and the committed_id of their snapshots, in two arrays: some 40 bytes per partition, where a dict
-    takes 200, and they are sent to every executor.
-    """
+class StoredSnapshots(msgspec.Struct, frozen=True):
+    """The snapshots that count: those of one model in a store."""
 
-    names: Any
-    ids: Any
+    store: str
+    model_version: int
+    model_digest: str
 
-    @classmethod
-    def of(cls, marks: Mapping[str, int]) -> Watermarks:
-        ids = np.fromiter(marks.values(), np.int64, len(marks))
-        return cls(pa.array(marks, pa.large_string()), ids)
-
-    def find(self, names: pa.Array) -> Any:
-        """The marks of these partitions; -1 for those without a snapshot."""
-        places = pc.fill_null(pc.index_in(names.cast(pa.large_string()), value_set=self.names), -1)
-        found = np.asarray(places)
-        return np.where(found < 0, -1, self.ids[found]) if len(self.ids) else np.full(len(names), -1)
+    def watermarks(self, reader: LogReader, names: list[str]) -> Any:
+        """The committed ids of these partitions' snapshots; -1 for those without one."""
+        found = np.full(len(names), -1, np.int64)
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            some = names[start : start + NAMES_AT_ONCE]
+            stored = reader.snapshot_sizes(some, self.model_version, self.model_digest)
+            found[start : start + len(some)] = [stored[name][0] if name in stored else -1 for name in some]
+        return found
 
 
 class _Part(msgspec.Struct, frozen=True):
+    stored: StoredSnapshots
     storage: Storage
     file: DataFile
     since: int
@@ -126,35 +133,36 @@ class _Sum:
 
 
 def measure_coverage(
-    spark: SparkSession, view: View, since: int, upto: int, marks: Mapping[str, int]
+    spark: SparkSession, view: View, since: int, upto: int, stored: StoredSnapshots
 ) -> Coverage:
-    """What snapshots at `marks` (partition → committed_id) cover of `(since, upto]`."""
+    """What the store's snapshots cover of `(since, upto]`."""
     parts = [
-        _Part(view.storage, file, since, upto)
+        _Part(stored, view.storage, file, since, upto)
         for file in view.log_files
         if file.last_id > since and file.first_id <= upto
     ]
     whole = _Sum()
-    for found in run_on_executors(spark, parts, partial(_measure_file, Watermarks.of(marks))):
+    for found in run_on_executors(spark, parts, _measure_file, at_once=readers_at_once(stored.store)):
         whole.add(found)
     return whole.whole()
 
 
-def _measure_file(watermarks: Watermarks, part: _Part) -> Coverage:
+def _measure_file(part: _Part) -> Coverage:
     """On an executor: one file."""
     whole = _Sum()
     whole.add(Coverage(sizes=list(_sizes(part))))
     batches = scan_file(part.storage, part.file, RowRange(part.since, part.upto), _READ)
-    while some := list(islice(batches, BATCHES_AT_ONCE)):
-        whole.add(_measure_rows(pa.Table.from_batches(some).combine_chunks(), watermarks))
+    with closing(open_reader(part.stored.store)) as reader:
+        while some := list(islice(batches, BATCHES_AT_ONCE)):
+            whole.add(_measure_rows(pa.Table.from_batches(some).combine_chunks(), part.stored, reader))
     return whole.whole()
 
 
-def _measure_rows(rows: pa.Table, watermarks: Watermarks) -> Coverage:
+def _measure_rows(rows: pa.Table, stored: StoredSnapshots, reader: LogReader) -> Coverage:
     lists = rows.column("partitions").chunk(0)
     ids = np.asarray(rows.column("committed_id"))[np.asarray(pc.list_parent_indices(lists))]
     names = pc.list_flatten(lists).dictionary_encode()
-    marks = watermarks.find(names.dictionary)
+    marks = stored.watermarks(reader, names.dictionary.to_pylist())
     places = np.asarray(names.indices)
     late = ids > marks[places]
     if not late.any():

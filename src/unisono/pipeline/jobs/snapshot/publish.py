@@ -1,7 +1,9 @@
 """Publishes the lake's snapshots to the server's store, where they are newer than its own.
 
-The driver streams them: it reads all keys, and the states it needs, with one transaction's worth in memory. After a
-kill the store has some of them, each valid by itself; publishing again adds the others.
+The driver streams them: it reads all keys, asks the store for its own snapshots of some thousand partitions at a
+time, and reads the states it needs. The next portion is read while one is stored. So memory depends neither on the
+snapshots nor on the partitions. After a kill the store has some of them, each valid by itself; publishing again adds
+the others.
 
 A process that publishes again and again passes what it published last: then only files that are new since are read,
 and without any, neither the store's snapshots nor the lake's are looked at.
@@ -11,13 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from unisono.lake.lake import Lake
-from unisono.lake.snapshots import Snapshots, StateRow, files_of
+from unisono.lake.newest_snapshots import newest_snapshots
+from unisono.lake.snapshots import StateRow, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.pipeline.errors import ModelContentChanged
@@ -27,12 +32,16 @@ from unisono.pipeline.jobs.snapshot.job import by_bucket
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader
 from unisono.store.batching import in_batches
-from unisono.store.port import Snapshot
+from unisono.store.port import LogReader, Snapshot
 from unisono.vocabulary import LogIdentity
 
 PORTION_BYTES: Final = 16 << 20
 PORTION_ROWS: Final = 5_000
-"""States per call. An embedded log without a server is opened once for each call, and locked for a second at most."""
+"""States per call, two of which are in memory. An embedded log without a server is opened once for each call, and
+locked for a second at most."""
+
+_NONE: Final = (-1, 0)
+"""Of a partition without a snapshot."""
 
 Progress = Callable[[int], None]
 """Called with the snapshots published so far."""
@@ -94,15 +103,16 @@ def publish(
         if now.files <= known:
             return PublishResult(0, 0, time.monotonic() - began, now)
         assert table is not None
-        newer = _newer(lake, table, model_version, known, maintainer.watermarks(model_version, digest))
-        for batch in in_batches(
-            newer, lambda row: len(row.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES
-        ):
-            maintainer.put_snapshots([_snapshot(row, model_version) for row in batch])
-            count += len(batch)
-            size += sum(len(row.state) for row in batch)
-            if progress is not None:
-                progress(count)
+        with closing(open_reader(store)) as reader:
+            newer = _newer(lake, table, now, known, reader)
+            for batch in _read_ahead(
+                in_batches(newer, lambda s: len(s.state), count_max=PORTION_ROWS, bytes_max=PORTION_BYTES)
+            ):
+                maintainer.put_snapshots(batch)
+                count += len(batch)
+                size += sum(len(each.state) for each in batch)
+                if progress is not None:
+                    progress(count)
     finally:
         maintainer.close()
     return PublishResult(count, size, time.monotonic() - began, now)
@@ -131,18 +141,28 @@ def require_publishable(store: str, model_version: int, digests: Iterable[str | 
 
 
 def _newer(
-    lake: Lake, table: Table, model_version: int, known: frozenset[str], marks: dict[str, int]
-) -> Iterator[StateRow]:
+    lake: Lake, table: Table, now: PublishedFiles, known: frozenset[str], reader: LogReader
+) -> Iterator[Snapshot]:
     """The newest snapshots in files that are not known, where the store's are older."""
     head = lake.head()
-    for subset, files in by_bucket(table, model_version):
+
+    def newer_than_stored(names: list[str], ids: Any) -> Any:
+        stored = reader.snapshot_sizes(names, now.model_version, now.model_digest)
+        return ids > np.array([stored.get(name, _NONE)[0] for name in names], np.int64)
+
+    for subset, files in by_bucket(table, now.model_version):
         fresh = [file for file in files if file.path not in known]
-        with Snapshots.opened(lake.storage, fresh, head) as snapshots:
-            for name, ids in snapshots.found(subset):
-                if ids[-1] > marks.get(name.decode(), -1):
-                    row = snapshots.at(name, ids[-1])
-                    row.require_sound()
-                    yield row
+        for row in newest_snapshots(lake.storage, fresh, subset, head, newer_than_stored):
+            yield _snapshot(row, now.model_version)
+
+
+def _read_ahead(portions: Iterator[list[Snapshot]]) -> Iterator[list[Snapshot]]:
+    """The next portion is read by a thread of its own while one is used."""
+    with ThreadPoolExecutor(1, "publish") as pool:
+        coming = pool.submit(next, portions, None)
+        while (portion := coming.result()) is not None:
+            coming = pool.submit(next, portions, None)
+            yield portion
 
 
 def _snapshot(row: StateRow, model_version: int) -> Snapshot:

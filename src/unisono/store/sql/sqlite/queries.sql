@@ -19,9 +19,6 @@ UPDATE head SET log_epoch = max(log_epoch + 1, ?1) RETURNING log_epoch;
 -- name: set_identity
 UPDATE head SET log_id = ?1, log_epoch = ?2;
 
--- name: read_group_head
-SELECT committed_id, pruned_to FROM head;
-
 -- name: last_status_updated_at
 SELECT status_updated_at FROM head;
 
@@ -33,23 +30,25 @@ UPDATE head SET opened = opened + 1;
 SELECT event_ids.committed_id FROM carray(?1) AS asked CROSS JOIN event_ids ON event_ids.key = asked.value;
 
 -- name: find_events
--- ?1: JSON array of committed ids.
+-- ?1: JSON array of committed ids. An event is in one of the two tables: a statement reads both at one moment.
 SELECT events.id, events.committed_id, events.hash, events.client_id, events.status_updated_at
-FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value;
+FROM json_each(?1) AS asked CROSS JOIN events ON events.committed_id = asked.value
+UNION ALL
+SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
+FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.committed_id = asked.value;
 
 -- name: ids_extent
 SELECT ids_indexed_to, committed_id FROM head;
 
 -- name: ids_after
-SELECT committed_id, id FROM events WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
+SELECT committed_id, id FROM pruned WHERE committed_id > ?1 AND committed_id <= ?2
+UNION ALL
+SELECT committed_id, id FROM events WHERE committed_id > ?1 AND committed_id <= ?2
+ORDER BY committed_id LIMIT ?3;
 
 -- name: insert_event_id
 -- It may be there already: a process that ended wrote it, and how far it came was not recorded.
 INSERT INTO event_ids (key, committed_id) VALUES (?1, ?2) ON CONFLICT DO NOTHING;
-
--- name: find_pruned_ids
-SELECT pruned.id, pruned.committed_id, pruned.hash, pruned.client_id, pruned.status_updated_at
-FROM json_each(?1) AS asked CROSS JOIN pruned ON pruned.id = asked.value;
 
 -- name: insert_event
 INSERT INTO events (committed_id, id, client_id, status_updated_at, hash, partitions, event, author)
@@ -70,6 +69,9 @@ INSERT INTO event_partitions (partition, committed_id) VALUES (?1, ?2) ON CONFLI
 -- The same for many events of one partition: ?2, an array of integers, ascending.
 INSERT INTO event_partitions (partition, committed_id) SELECT ?1, value FROM carray(?2) WHERE true
 ON CONFLICT DO NOTHING;
+
+-- name: all_partitions_indexed
+UPDATE head SET partitions_indexed_to = committed_id WHERE one = 1;
 
 -- name: advance_head
 UPDATE head SET committed_id = ?1, status_updated_at = ?2, ids_indexed_to = ?3, partitions_indexed_to = ?4
@@ -104,7 +106,8 @@ WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3 ORDER BY commi
 -- ?1: partition, ?2: up to, ?3: limit. Descending; the join order is that of `page`.
 WITH ids (committed_id) AS (
     SELECT committed_id FROM event_partitions
-    WHERE partition = ?1 AND committed_id <= ?2 ORDER BY committed_id DESC LIMIT ?3
+    WHERE partition = ?1 AND committed_id > (SELECT pruned_to FROM head WHERE one = 1) AND committed_id <= ?2
+    ORDER BY committed_id DESC LIMIT ?3
 )
 SELECT events.committed_id, events.id, events.client_id, events.partitions, events.event, events.hash,
        events.status_updated_at, events.author
@@ -183,10 +186,13 @@ SELECT coalesce((
 SELECT pruned_to FROM head;
 
 -- name: partitions_pruned_to
--- ?1: JSON array of numbers, ?2: id.
-SELECT partitions.number, partitions.pruned_to
+-- ?1: JSON array of numbers, ?2: id. What has left and is still listed counts too (see `sweep_partitions`).
+SELECT partitions.number, max(partitions.pruned_to, coalesce((
+    SELECT max(committed_id) FROM event_partitions
+    WHERE partition = partitions.number AND committed_id <= (SELECT pruned_to FROM head WHERE one = 1)
+), 0)) AS gone
 FROM json_each(?1) AS asked CROSS JOIN partitions ON partitions.number = asked.value
-WHERE partitions.pruned_to > ?2;
+WHERE gone > ?2;
 
 -- name: put_snapshot
 -- One of another model digest is replaced, however new it is.
@@ -234,12 +240,14 @@ SELECT name FROM partitions WHERE name >= ?1 AND name > ?2 ORDER BY name LIMIT ?
 -- ?1: partition, ?2: up to, ?3: events counted at most; the newest are counted.
 SELECT count(*), min(committed_id), max(committed_id) FROM (
     SELECT committed_id FROM event_partitions
-    WHERE partition = ?1 AND committed_id <= ?2 ORDER BY committed_id DESC LIMIT ?3
+    WHERE partition = ?1 AND committed_id > (SELECT pruned_to FROM head WHERE one = 1) AND committed_id <= ?2
+    ORDER BY committed_id DESC LIMIT ?3
 );
 
 -- name: newest_ids
 -- ?1: partition, ?2: up to, ?3: limit.
-SELECT committed_id FROM event_partitions WHERE partition = ?1 AND committed_id <= ?2
+SELECT committed_id FROM event_partitions
+WHERE partition = ?1 AND committed_id > (SELECT pruned_to FROM head WHERE one = 1) AND committed_id <= ?2
 ORDER BY committed_id DESC LIMIT ?3;
 
 -- name: model_in_force
@@ -264,32 +272,55 @@ UPDATE keeping SET model_version = ?1 WHERE model_version IS NOT ?1;
 UPDATE keeping SET archive = ?1;
 
 -- name: oldest_events
-SELECT committed_id, partitions, length(event) FROM events
+SELECT committed_id, length(event) FROM events
 WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
 -- name: remember_pruned_ids
--- In the order of the index, so that neighbouring rows change the same cached page.
-INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash)
-SELECT id, committed_id, client_id, status_updated_at, hash FROM events
-WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY id;
-
--- name: prune_event_partitions
-DELETE FROM event_partitions WHERE partition = ?1 AND committed_id > ?2 AND committed_id <= ?3;
-
--- name: prune_partition
-UPDATE partitions SET pruned_to = ?2 WHERE number = ?1;
-
--- name: prune_event_ids
--- In the order of the table, so that neighbouring rows change the same cached page.
-DELETE FROM event_ids WHERE (key, committed_id) IN (
-    SELECT id_key(id), committed_id FROM events WHERE committed_id > ?1 AND committed_id <= ?2
-);
+INSERT INTO pruned (committed_id, id, client_id, status_updated_at, hash)
+SELECT committed_id, id, client_id, status_updated_at, hash FROM events
+WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id;
 
 -- name: prune_events
 DELETE FROM events WHERE committed_id > ?1 AND committed_id <= ?2;
 
 -- name: advance_pruned_to
-UPDATE head SET pruned_to = ?1, partitions_indexed_to = max(partitions_indexed_to, ?1) WHERE one = 1;
+UPDATE head SET pruned_to = ?1 WHERE one = 1;
+
+-- name: sweep_state
+-- How far the log is pruned, how far the index of partitions is swept, and the sweep that has begun, if one has. What is
+-- left of the log, and the partitions, are what a sweep reads besides what it removes.
+SELECT head.pruned_to, keeping.swept_to, keeping.sweep_upto, keeping.sweep_after,
+       head.committed_id - head.pruned_to + coalesce((SELECT max(number) FROM partitions), 0)
+FROM head CROSS JOIN keeping;
+
+-- name: begin_sweep
+UPDATE keeping SET sweep_upto = ?1, sweep_after = 0;
+
+-- name: advance_sweep
+UPDATE keeping SET sweep_after = ?1;
+
+-- name: end_sweep
+UPDATE keeping SET swept_to = sweep_upto;
+
+-- name: sweep_partitions
+-- ?1: after this number, ?2: up to this event, ?3: limit, ?4: events counted at most. The next partitions, how many of
+-- their events have left and are still listed, and the last of those. Not all of them are read where they are many.
+SELECT number, (
+    SELECT count(*) FROM (
+        SELECT 1 FROM event_partitions WHERE partition = number AND committed_id <= ?2 LIMIT ?4
+    )
+), (SELECT max(committed_id) FROM event_partitions WHERE partition = number AND committed_id <= ?2)
+FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?3;
+
+-- name: sweep_part
+-- ?1: number, ?2: how many. The last of the first events that are listed.
+SELECT committed_id FROM event_partitions WHERE partition = ?1 ORDER BY committed_id LIMIT 1 OFFSET ?2 - 1;
+
+-- name: sweep_event_partitions
+DELETE FROM event_partitions WHERE partition = ?1 AND committed_id <= ?2;
+
+-- name: sweep_partition
+UPDATE partitions SET pruned_to = max(pruned_to, ?2) WHERE number = ?1;
 
 -- name: events_to_erase
 -- ?1: JSON array of committed ids.
@@ -358,14 +389,18 @@ FROM head;
 
 -- name: pruned_ids
 SELECT id, committed_id, client_id, status_updated_at, hash FROM pruned
-WHERE id > ?1 AND committed_id <= ?2 ORDER BY id LIMIT ?3;
+WHERE committed_id > ?1 AND committed_id <= ?2 ORDER BY committed_id LIMIT ?3;
 
 -- name: pruned_partitions
-SELECT number, name, pruned_to FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
+SELECT number, name, max(pruned_to, coalesce((
+    SELECT max(committed_id) FROM event_partitions
+    WHERE partition = number AND committed_id <= (SELECT pruned_to FROM head WHERE one = 1)
+), 0))
+FROM partitions WHERE number > ?1 ORDER BY number LIMIT ?2;
 
 -- name: insert_pruned_id
 INSERT INTO pruned (id, committed_id, client_id, status_updated_at, hash) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (id) DO NOTHING;
+ON CONFLICT (committed_id) DO NOTHING;
 
 -- name: insert_pruned_partition
 INSERT INTO partitions (name, pruned_to) VALUES (?1, ?2)
@@ -397,7 +432,7 @@ SELECT archive, model_version IS NULL OR EXISTS (SELECT 1 FROM models WHERE vers
 FROM keeping;
 
 -- name: check_pruned
-SELECT id, committed_id, length(hash) FROM pruned WHERE id > ?1 ORDER BY id LIMIT ?2;
+SELECT id, committed_id, length(hash) FROM pruned WHERE committed_id > ?1 ORDER BY committed_id LIMIT ?2;
 
 -- name: check_pruned_partitions
 SELECT name, pruned_to FROM partitions WHERE pruned_to > (SELECT pruned_to FROM head);
@@ -421,9 +456,10 @@ SELECT committed_id, ids_indexed_to, partitions_indexed_to FROM head;
 
 -- name: check_event_ids
 -- Rows without their event, or under another key than that of its id.
-SELECT event_ids.key, event_ids.committed_id,
-       CASE WHEN events.id IS NULL THEN 0 ELSE id_key(events.id) = event_ids.key END
-FROM event_ids LEFT JOIN events ON events.committed_id = event_ids.committed_id
+SELECT event_ids.key, event_ids.committed_id, coalesce(id_key(coalesce(events.id, pruned.id)) = event_ids.key, 0)
+FROM event_ids
+LEFT JOIN events ON events.committed_id = event_ids.committed_id
+LEFT JOIN pruned ON pruned.committed_id = event_ids.committed_id
 WHERE (event_ids.key, event_ids.committed_id) > (?1, ?2)
 ORDER BY event_ids.key, event_ids.committed_id LIMIT ?3;
 
@@ -436,6 +472,8 @@ FROM event_partitions
 LEFT JOIN partitions ON partitions.number = event_partitions.partition
 LEFT JOIN events ON events.committed_id = event_partitions.committed_id
 WHERE (event_partitions.partition, event_partitions.committed_id) > (?1, ?2)
+    AND NOT (event_partitions.committed_id <= (SELECT pruned_to FROM head WHERE one = 1)
+             AND event_partitions.committed_id > (SELECT swept_to FROM keeping))
 ORDER BY event_partitions.partition, event_partitions.committed_id LIMIT ?3;
 
 -- name: check_names
