@@ -164,12 +164,6 @@ class Session:
 
     def receive(self, message: Message) -> Sequence[Effect]:
         """What to do about a well-formed message."""
-        if self._state is not _AWAIT_CONNECT and isinstance(message, SubmitEvents):  # as most
-            if self._speaks_for_another(message):
-                return self._refuse_other()
-            self._step(_SUBMIT)
-            atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
-            return (SubmitItems(message.events, False, atomic),)
         if self._state is _AWAIT_CONNECT:
             match message:
                 case Connect():
@@ -179,6 +173,12 @@ class Session:
                     return _ACK
                 case _:
                     return self._out_of_turn("connect first: only connect and heartbeat are taken before it")
+        if isinstance(message, SubmitEvents):  # as most
+            if self._speaks_for_another(message):
+                return self._refuse_other()
+            self._step(_SUBMIT)
+            atomic = isinstance(message, SubmitMaybeAtomic) and message.atomic is True
+            return (SubmitItems(message.events, False, atomic),)
         if isinstance(message, Connect):
             return self._out_of_turn("already connected; open a new connection to connect again")
         if self._speaks_for_another(message):
