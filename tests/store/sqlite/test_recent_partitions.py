@@ -260,3 +260,33 @@ def test_an_event_in_a_partition_without_a_number_is_an_error(tmp_path: Path) ->
         pytest.raises(StorageError, match="'q' has events and no number"),
     ):
         reader.page(["p"], 0, 2, limit=1, bytes_max=1)
+
+
+DAMAGE = [
+    ("UPDATE head SET partitions_indexed_to = 40", "index", 21, "not listed under 'p'"),
+    ("DELETE FROM event_partitions WHERE committed_id = 6", "index", 6, "not listed under 'p'"),
+    ("UPDATE partitions SET name = 'r' WHERE name = 'q'", "index", 22, "not listed under 'q'"),
+    ("UPDATE head SET partitions_indexed_to = 41", "head", None, "index of partitions is said to have all"),
+    ("UPDATE head SET ids_indexed_to = 41", "head", None, "index of ids is said to have all"),
+]
+
+
+@pytest.mark.parametrize(("sql", "kind", "committed_id", "message"), DAMAGE)
+def test_damage_on_both_sides_of_the_mark_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sql: str,
+    kind: str,
+    committed_id: int | None,
+    message: str,
+) -> None:
+    monkeypatch.setattr(recent_partitions, "WAITING_MAX", 0)
+    with closing(SqliteLog.open(tmp_path)) as log:
+        for _ in range(2):
+            append(log, [["p"], ["p", "q"]] * 10)
+    assert state(tmp_path) == (30, 20)
+    assert check_directory(tmp_path).ok
+    with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
+        connection.execute(sql)
+    found = check_directory(tmp_path).findings
+    assert (kind, committed_id) in [(f.kind, f.committed_id) for f in found if message in f.message], found

@@ -332,12 +332,10 @@ class SqliteLog(SqliteReader):
         wanted = dict.fromkeys(names)
         found = self._look_up(wanted)
         if len(found) < len(wanted):
-            fresh = {
-                name: int(self._connection.execute(_SQL["insert_partition"], (name,)).get)
-                for name in wanted
-                if name not in found
-            }
-            self._remember(fresh, found)
+            fresh = [name for name in wanted if name not in found]
+            rows = self._connection.executemany(_SQL["insert_partition"], [(name,) for name in fresh])
+            numbers = msgspec.convert([number for (number,) in rows], list[int])
+            self._remember(dict(zip(fresh, numbers, strict=True)), found)
         return found
 
     def _require_new_ids(self, records: Sequence[Record]) -> list[int]:

@@ -116,7 +116,9 @@ class EventPartitionWriter:
         """
         few: list[tuple[int, int]] = []
         for number, ids in self._rows.take(head, added, WAITING_MAX):
-            if len(ids) < ROWS_TOGETHER_MIN:
+            if len(ids) == 1:
+                few.append((number, ids[0]))
+            elif len(ids) < ROWS_TOGETHER_MIN:
                 few += [(number, committed_id) for committed_id in ids]
             else:
                 together = apsw.carray(array("q", ids))

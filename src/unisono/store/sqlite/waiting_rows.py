@@ -58,26 +58,29 @@ class WaitingRows:
         """
         taken: list[tuple[int, Sequence[int]]] = []
         rows_left = ROWS_MIN + 2 * added
+        parts = self._parts
         while self.count > capacity and rows_left > 0:
             if not self._round:
-                self._round = sorted(self._parts, reverse=True)
+                self._round = sorted(parts, reverse=True)
                 self._round_head = head
             number = self._round[-1]
-            rows = self._parts.pop(number, [])
-            self._left_of_part = self._left_of_part or len(rows)
+            rows = parts.pop(number, [])
+            left_of_part = self._left_of_part or len(rows)
             if len(rows) > PART_ROWS_MAX:
-                self._parts[number] = rows[PART_ROWS_MAX:]
+                parts[number] = rows[PART_ROWS_MAX:]
                 rows = rows[:PART_ROWS_MAX]
-            if rows:
+            count = len(rows)
+            if count:
                 taken.append((number, rows))
-                self.count -= len(rows)
-                rows_left -= len(rows)
-                self._left_of_part -= len(rows)
-            if self._left_of_part <= 0:
-                self._left_of_part = 0
-                self._round.pop()
-                if not self._round:
-                    self.indexed_to = self._round_head
+                self.count -= count
+                rows_left -= count
+            if count < left_of_part:
+                self._left_of_part = left_of_part - count
+                continue
+            self._left_of_part = 0
+            self._round.pop()
+            if not self._round:
+                self.indexed_to = self._round_head
         return taken
 
     def written_up_to(self, head: int) -> None:
