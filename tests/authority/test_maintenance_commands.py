@@ -72,11 +72,14 @@ def test_as_many_leave_as_do_not_hold_up_a_group(tmp_path: Path) -> None:
 
 def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     stored: list[int] = []
+    took_s = 0.02
 
     class Storing(SqliteLog):
-        def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
+        def put_snapshots(self, snapshots: Sequence[Snapshot], *, per_transaction: int = 128) -> None:
             stored.append(len(snapshots))
-            super().put_snapshots(snapshots)
+            assert per_transaction >= len(snapshots), "a step is one transaction"
+            super().put_snapshots(snapshots, per_transaction=per_transaction)
+            time.sleep(took_s)
 
     class Judge:
         class states:  # noqa: N801
@@ -89,7 +92,14 @@ def test_snapshots_are_stored_a_portion_at_a_time(tmp_path: Path) -> None:
     ask = AdminCommand(7, "snapshots", body=encode((0, snapshots)))
     answers = [commands.execute(Judge, ask) for _ in range(4)]  # type: ignore[arg-type]
     assert answers == [None, None, None, {}]
-    assert stored == [64, 64, 22]
+    assert stored == [64, 64, 22], "a slow disk is given little at a time"
+    took_s = 0
+    many = [Snapshot(f"s{n}", 0, 0, b"x", 2) for n in range(maintenance_commands.STORED_SNAPSHOTS_MAX * 3)]
+    ask = AdminCommand(9, "snapshots", body=encode((0, many)))
+    while commands.execute(Judge, ask) is None:  # type: ignore[arg-type]
+        pass
+    assert sum(stored[3:]) == len(many)
+    assert max(stored) <= maintenance_commands.STORED_SNAPSHOTS_MAX
     with pytest.raises(MaintenanceRefused, match="fold them again"):
         commands.execute(Judge, AdminCommand(8, "snapshots", body=encode((5, snapshots))))  # type: ignore[arg-type]
     log.close()

@@ -37,7 +37,7 @@ from unisono.pipeline.row_fingerprints import (
     expected_partition_rows,
     mix,
 )
-from unisono.pipeline.spark.executors import parallelism, run_on_executors
+from unisono.pipeline.spark.executors import parallelism, run_on_executors, tasks_worthwhile
 from unisono.store.batching import in_batches
 from unisono.store.port import LogReader, Record
 
@@ -48,9 +48,9 @@ ROWS_AT_ONCE: Final = 8_192
 BYTES_AT_ONCE: Final = 32 << 20
 """Events compared at a time, and their text: the rows of both sides are in memory."""
 
-TASK_ROWS_MIN: Final = 20_000
+TASK_ROWS_MIN: Final = 100_000
 TASK_ROWS_MAX: Final = 250_000
-"""Rows of one task: worth one, and some seconds at most."""
+"""Rows of one task: worth starting it, and some seconds at most. Shorter runs share one."""
 
 TASKS_PER_CORE: Final = 4
 
@@ -159,10 +159,17 @@ def _on_executors(
             CompareTask(number, store, view.storage, since, upto, by_partition=tuple(some))
             for some in _joined(_touching(view.partition_files, since, upto), size)
         ]
-    results = [
-        *run_on_executors(spark, slices, work, at_once=readers_at_once(store)),
-        *run_on_executors(spark, files, work),
-    ]
+    readers = readers_at_once(store)
+    if readers is None:
+        together = tasks_worthwhile(spark, 2 * rows, TASK_ROWS_MIN)
+        results = run_on_executors(spark, [*slices, *files], work, at_once=together)
+    else:
+        results = [
+            *run_on_executors(
+                spark, slices, work, at_once=min(readers, tasks_worthwhile(spark, rows, TASK_ROWS_MIN))
+            ),
+            *run_on_executors(spark, files, work, at_once=tasks_worthwhile(spark, rows, TASK_ROWS_MIN)),
+        ]
     found: list[list[Part]] = [[] for _ in runs]
     for task, result in zip([*slices, *files], results, strict=True):
         found[task.run].append(result)

@@ -111,6 +111,14 @@ def parallelism(spark: SparkSession) -> int:
     return _parallelism[spark]
 
 
+def tasks_worthwhile(spark: SparkSession, size: int, worth: int) -> int:
+    """For `at_once`: how many Spark tasks to split work of this size into, when one of `worth` is worth starting.
+
+    Each core has one, however little there is to do.
+    """
+    return max(parallelism(spark), size // worth)
+
+
 def runs_here(spark: SparkSession) -> bool:
     """Whether a session is a local Spark: its tasks have the cores of this machine and no others."""
     return not private.is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")

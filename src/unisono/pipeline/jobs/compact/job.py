@@ -46,7 +46,7 @@ from unisono.lake.write import (
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import foreign_files, snapshot_compaction
 from unisono.pipeline.progress import Notify, silent
-from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.spark.executors import run_on_executors, tasks_worthwhile
 from unisono.pipeline.task_planning import FilesByBucket
 
 if TYPE_CHECKING:
@@ -60,6 +60,9 @@ FILE_BYTES_MAX: Final = 192 << 20
 
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Smaller runs are joined whatever the size of their neighbours."""
+
+TASK_ROWS_WORTHWHILE: Final = 50_000
+"""Rows for which a task is worth starting; the buckets of a short history share one."""
 
 GROUPS_PER_COMMIT: Final = 16
 """Groups joined per commit: what a kill can cost."""
@@ -155,7 +158,9 @@ def _rewrite(spark: SparkSession, table: Table, groups: list[list[DataFile]], ro
     rows = sum(file.rows for file in old)
     with job_attempt(table.storage) as storage:
         jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
-        joined = run_on_executors(spark, jobs, join)
+        joined = run_on_executors(
+            spark, jobs, join, at_once=tasks_worthwhile(spark, rows, TASK_ROWS_WORTHWHILE)
+        )
         read, written = total([part.read for part in joined]), total([part.written for part in joined])
         if read != written or read.rows != rows:
             raise Mismatch(f"joining files of {table.name} read {read} and wrote {written}, of {rows} rows")

@@ -23,7 +23,7 @@ from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile, release_arrow_memory
 from unisono.pipeline.errors import Mismatch
-from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.spark.executors import run_on_executors, tasks_worthwhile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +35,9 @@ VERSIONS_KEPT: Final = 2
 
 ALWAYS_JOINED_BYTES: Final = 4 << 20
 """Smaller generations are joined whatever the size of their neighbours."""
+
+TASK_BYTES: Final = 4 << 20
+"""Bytes of snapshots for which a task is worth starting; the buckets of a short history share one."""
 
 UNBUCKETED_FILES_MIN: Final = 4
 """So many unbucketed files are joined. A generation with few partitions is such a file, and every lookup opens it."""
@@ -99,7 +102,8 @@ def join_generations(spark: SparkSession, lake: Lake, model_versions: Sequence[i
     for group in list(_groups(table, model_versions)):
         with job_attempt(lake.storage) as storage:
             jobs = _jobs(storage, group, table.description().buckets)
-            made = run_on_executors(spark, jobs, join)
+            size = sum(file.bytes for file in group)
+            made = run_on_executors(spark, jobs, join, at_once=tasks_worthwhile(spark, size, TASK_BYTES))
             read = sum(part.read for part in made)
             if read != sum(file.rows for file in group):
                 raise Mismatch(f"joining snapshots read {read} rows of {sum(file.rows for file in group)}")
