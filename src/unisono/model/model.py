@@ -44,9 +44,12 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
     def shape(self, profile: str, event: JsonObject) -> list[FieldError]:
         """What is wrong with the event itself."""
+        canonical = self.canonical
+        if profile == CANONICAL and canonical is not None:
+            return canonical.shape(event)
         if profile == COMPATIBILITY:
             return self.compatibility.shape(event)
-        if self.canonical is None:
+        if canonical is None:
             return [FieldError("event.type", "this server has no model, so it takes no canonical events")]
         return self._canonical(profile).shape(event)
 

@@ -46,7 +46,7 @@ class PartitionState:
 
     def mark(self) -> int:
         tree = None if self._tree is None else self._tree.mark()
-        data = None if self._data is None else self._data.mark()
+        data = None if self._data is None else self._data.journal.mark()
         if not self._marks or self._marks[-1] != (tree, data, self.skipped):
             self._marks.append((tree, data, self.skipped))
         return self._settled + len(self._marks) - 1
@@ -68,12 +68,13 @@ class PartitionState:
             self._data.rollback(data)
 
     def settle(self) -> None:
-        self._settled += len(self._marks)
-        self._marks.clear()
+        if self._marks:
+            self._settled += len(self._marks)
+            self._marks.clear()
         if self._tree is not None:
             self._tree.settle()
         if self._data is not None:
-            self._data.settle()
+            self._data.journal.settle()
 
     def dump(self) -> JsonObject:
         """`{"tree": …, "data": …}`; key order in `data` is part of the state and must be stored with it."""
@@ -95,4 +96,4 @@ class PartitionState:
 
     def weight(self) -> int:
         tree = 0 if self._tree is None else self._tree.weight()
-        return OWN_BYTES + tree + (0 if self._data is None else self._data.weight())
+        return OWN_BYTES + tree + (0 if self._data is None else self._data.journal.weight)
