@@ -17,17 +17,18 @@ class PartitionState:
     """Both halves of a partition, each made when first asked for; a half that is not there is empty.
 
     `skipped` counts the committed events that could not be applied in replay. It is undone by `rollback` and
-    is no part of the dump. `replayed`: for a fold of committed events, which asks neither `mark` nor `weight`.
+    is no part of the dump. `replayed`: for a fold of committed events, which asks neither `mark` nor `weight`, and
+    uses no event for anything else.
     """
 
-    __slots__ = ("_data", "_marks", "_replayed", "_settled", "_tree", "skipped")
+    __slots__ = ("_data", "_marks", "_settled", "_tree", "replayed", "skipped")
 
     def __init__(
         self, tree: TreeState | None = None, data: SchemaState | None = None, *, replayed: bool = False
     ) -> None:
         self._tree = tree
         self._data = data
-        self._replayed = replayed
+        self.replayed = replayed
         self._marks: list[tuple[int | None, int | None, int]] = []
         self._settled = 0
         self.skipped = 0
@@ -35,13 +36,13 @@ class PartitionState:
     @property
     def tree(self) -> TreeState:
         if self._tree is None:
-            self._tree = ReplayedTreeState() if self._replayed else TreeState()
+            self._tree = ReplayedTreeState() if self.replayed else TreeState()
         return self._tree
 
     @property
     def data(self) -> SchemaState:
         if self._data is None:
-            self._data = SchemaState(weighed=not self._replayed)
+            self._data = SchemaState(weighed=not self.replayed)
         return self._data
 
     def mark(self) -> int:
