@@ -42,13 +42,16 @@ STUCK_MAX: Final = 1_000
 _CALL: Final = struct.Struct(
     "=dBH"
 )  # since when, in the clock that all processes share, or 0; judging?; the rule
-_EVENT: Final = struct.Struct("=HB")  # how long its id and its hash are
 _DIGEST: Final = struct.Struct("=H")
 _SINCE_BYTES: Final = 8
-_EVENT_AT: Final = 1024
-_DIGEST_AT: Final = 4096
-_ROOM: Final = 8192
+_HASH: Final = slice(1024, 1056)
+_NO_HASH: Final = bytes(32)
+_ID_SIZE_AT: Final = 1056
+_ID_AT: Final = 1057
+_DIGEST_AT: Final = 2048
+_ROOM: Final = 4096
 _TEXT_MAX: Final = 800
+_ID_BYTES_MAX: Final = 255
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -101,7 +104,7 @@ class RunningCall:
 
     def replay(self, event_id: str) -> None:
         """The next call is for this event of the log."""
-        self._event = event_id, b"", ""
+        self._event = event_id, _NO_HASH, ""
 
     def begin(self, rule: str, limited: bool) -> None:
         memory = self._memory
@@ -109,8 +112,11 @@ class RunningCall:
             event_id, hash, digest = self._event
             self._event = None
             text = event_id.encode()
-            text = _EVENT.pack(len(text), len(hash)) + text + hash
-            memory[_EVENT_AT : _EVENT_AT + len(text)] = text
+            if len(text) > _ID_BYTES_MAX:
+                text = text[:_ID_BYTES_MAX]
+            memory[_HASH] = hash
+            memory[_ID_SIZE_AT] = len(text)
+            memory[_ID_AT : _ID_AT + len(text)] = text
             if digest != self._digest:
                 self._digest = digest
                 model = digest.encode()
@@ -132,11 +138,9 @@ class RunningCall:
         if not since_s:
             return None
         rule = _text(memory, _CALL.size, size)
-        id_size, hash_size = _EVENT.unpack_from(memory, _EVENT_AT)
-        id_at = _EVENT_AT + _EVENT.size
-        hash = memory[id_at + id_size : id_at + id_size + hash_size].hex()
+        event_id = _text(memory, _ID_AT, memory[_ID_SIZE_AT])
         digest = _text(memory, _DIGEST_AT + _DIGEST.size, *_DIGEST.unpack_from(memory, _DIGEST_AT))
-        return Call(since_s, bool(judging), rule, _text(memory, id_at, id_size), hash, digest)
+        return Call(since_s, bool(judging), rule, event_id, memory[_HASH].hex(), digest)
 
 
 def _text(memory: mmap.mmap, at: int, size: int) -> str:

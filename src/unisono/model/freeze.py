@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from unisono.model.scalars import check_key, scalar
+from unisono.model.scalars import INTEGER_MAX, INTEGER_MIN, check_key, scalar
 from unisono.model.values import LIGHT_BYTES, heavy, packed, text_of
 from unisono.vocabulary import Json
 
@@ -48,6 +48,8 @@ class Copies:
 
     def closed(self, value: Any) -> Any:
         """A copy that nobody changes; `TypeError` when it is not JSON or contains itself."""
+        if type(value) is int and INTEGER_MIN <= value <= INTEGER_MAX:
+            return value
         if not isinstance(value, (dict, list)):
             return scalar(value)
         text = text_of(value)

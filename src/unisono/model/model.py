@@ -44,9 +44,12 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
     def shape(self, profile: str, event: JsonObject) -> list[FieldError]:
         """What is wrong with the event itself."""
+        canonical = self.canonical
+        if profile == CANONICAL and canonical is not None:
+            return canonical.shape(event)
         if profile == COMPATIBILITY:
             return self.compatibility.shape(event)
-        if self.canonical is None:
+        if canonical is None:
             return [FieldError("event.type", "this server has no model, so it takes no canonical events")]
         return self._canonical(profile).shape(event)
 
@@ -70,9 +73,13 @@ class Model(msgspec.Struct, frozen=True, eq=False):
 
         An event that cannot be applied (committed under another model, whose rules it does not fit) changes
         nothing, is counted in `state.skipped`, and gives False. Which ones these are depends on the model and
-        the events before it alone. Whoever replays many events settles the state now and then.
+        the events before it alone. Whoever replays many events settles the state now and then. A `replayed` state
+        takes the event for itself: a rule may leave it changed.
         """
-        return self.obstacle(state, event, by) is None
+        if self._replay(state, event, by) is None:
+            return True
+        state.skipped += 1
+        return False
 
     def obstacle(self, state: PartitionState, event: JsonObject, by: Authorship = UNKNOWN) -> str | None:
         """As `apply_committed`; tells an operator what keeps the event from being applied, None if nothing does."""
@@ -119,7 +126,7 @@ class Model(msgspec.Struct, frozen=True, eq=False):
         ):
             return "event.payload: is no object with a schema and data"
         try:
-            self.canonical.replay(state.data, event, by)
+            self.canonical.replay(state.data, event, by, shared=not state.replayed)
         except RuleFailed as failed:
             return failed.inside
         return None

@@ -17,17 +17,18 @@ class PartitionState:
     """Both halves of a partition, each made when first asked for; a half that is not there is empty.
 
     `skipped` counts the committed events that could not be applied in replay. It is undone by `rollback` and
-    is no part of the dump. `replayed`: for a fold of committed events, which asks neither `mark` nor `weight`.
+    is no part of the dump. `replayed`: for a fold of committed events, which asks neither `mark` nor `weight`, and
+    uses no event for anything else.
     """
 
-    __slots__ = ("_data", "_marks", "_replayed", "_settled", "_tree", "skipped")
+    __slots__ = ("_data", "_marks", "_settled", "_tree", "replayed", "skipped")
 
     def __init__(
         self, tree: TreeState | None = None, data: SchemaState | None = None, *, replayed: bool = False
     ) -> None:
         self._tree = tree
         self._data = data
-        self._replayed = replayed
+        self.replayed = replayed
         self._marks: list[tuple[int | None, int | None, int]] = []
         self._settled = 0
         self.skipped = 0
@@ -35,18 +36,18 @@ class PartitionState:
     @property
     def tree(self) -> TreeState:
         if self._tree is None:
-            self._tree = ReplayedTreeState() if self._replayed else TreeState()
+            self._tree = ReplayedTreeState() if self.replayed else TreeState()
         return self._tree
 
     @property
     def data(self) -> SchemaState:
         if self._data is None:
-            self._data = SchemaState(weighed=not self._replayed)
+            self._data = SchemaState(weighed=not self.replayed)
         return self._data
 
     def mark(self) -> int:
         tree = None if self._tree is None else self._tree.mark()
-        data = None if self._data is None else self._data.mark()
+        data = None if self._data is None else self._data.journal.mark()
         if not self._marks or self._marks[-1] != (tree, data, self.skipped):
             self._marks.append((tree, data, self.skipped))
         return self._settled + len(self._marks) - 1
@@ -68,12 +69,13 @@ class PartitionState:
             self._data.rollback(data)
 
     def settle(self) -> None:
-        self._settled += len(self._marks)
-        self._marks.clear()
+        if self._marks:
+            self._settled += len(self._marks)
+            self._marks.clear()
         if self._tree is not None:
             self._tree.settle()
         if self._data is not None:
-            self._data.settle()
+            self._data.journal.settle()
 
     def dump(self) -> JsonObject:
         """`{"tree": …, "data": …}`; key order in `data` is part of the state and must be stored with it."""
@@ -95,4 +97,4 @@ class PartitionState:
 
     def weight(self) -> int:
         tree = 0 if self._tree is None else self._tree.weight()
-        return OWN_BYTES + tree + (0 if self._data is None else self._data.weight())
+        return OWN_BYTES + tree + (0 if self._data is None else self._data.journal.weight)

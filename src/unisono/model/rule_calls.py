@@ -48,15 +48,15 @@ class RuleVerdict:
     """The event for which rules are called, in one partition or in many.
 
     Rules see the payload itself. After every call it is packed again, and put back as it was if a rule changed it, so
-    that no rule can change what others see. `copies` are what reducers put of it into the states. `event` is what the
-    next rule sees, None while it has yet to be made.
+    that no rule can change what others see. `copies` are what reducers put of it into the states. `event` is what
+    all rules see, None where each gets its own.
     """
 
     __slots__ = ("_packed", "by", "copies", "event", "payload", "spent_s")
 
     def __init__(self) -> None:
         self.copies = Copies()
-        self.begin({}, UNKNOWN)
+        self.begin({"schema": "", "data": None}, UNKNOWN)
 
     def begin(self, payload: Any, by: Authorship) -> None:
         """The next rules are called for this event."""
@@ -65,18 +65,16 @@ class RuleVerdict:
         self.spent_s = 0.0
         self.copies.forget()
         self._packed = packed(payload)
-        self.event: Event | None = None
+        self.event = None if by.claims or self._packed is None else self.make_event()
 
     def make_event(self) -> Event:
-        """The payload as rules see it; a copy where it cannot be compared."""
-        payload = self.payload if self._packed is not None else copied(self.payload)
-        self.event = event = _event(payload, self.by)
-        return event
+        """The payload as a rule sees it; a copy where it cannot be compared."""
+        return _event(self.payload if self._packed is not None else copied(self.payload), self.by)
 
     def called(self, event: Event) -> None:
         """A rule had this in its hands."""
-        if event.meta or self.by.claims or event.claims or self._packed is None:
-            self.event = None  # not all of it is looked at below: the next rule gets its own
+        if event.meta or event.claims:
+            self.event = None  # they may be no part of the payload: the next rule gets its own
         if self._packed is not None and packed(self.payload) != self._packed:
             before = unpacked(self._packed)
             for key in ("data", "meta"):
@@ -91,8 +89,8 @@ class RuleVerdict:
 class RuleCalls:
     """Runs the rules of one model against states, and keeps count per rule label.
 
-    `running` names the rule that is called without a limit; `watch` is called around every rule. `quiet`: failures are
-    counted and not logged.
+    `running` names the rule that is called without a limit; `watch` is called around every rule. `quiet`: failures
+    are counted and not logged.
     """
 
     def __init__(self, rules: Rules, budget_ms: float = RULE_BUDGET_MS) -> None:
@@ -119,7 +117,9 @@ class RuleCalls:
         checks = self.rules.checks(payload["schema"])
         if not checks:
             return found
-        self._begin(payload, by)
+        judged = self._judged
+        if judged.payload is not payload or judged.by is not by:
+            judged.begin(payload, by)
         entries = journal.entries
         for rule in checks:
             unchanged = len(entries)
@@ -139,16 +139,29 @@ class RuleCalls:
                 break
         return found[:ERRORS_MAX] if found else found
 
-    def reduce(self, state: TrackedDict, journal: Journal, payload: Any, by: Authorship = UNKNOWN) -> None:
-        """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
+    def reduce(
+        self,
+        state: TrackedDict,
+        journal: Journal,
+        payload: Any,
+        by: Authorship = UNKNOWN,
+        *,
+        last: bool = False,
+    ) -> None:
+        """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot.
+
+        `last`: nobody uses the payload after this.
+        """
         rule = self.rules.reducer(payload["schema"])
         if rule is None:
             return
-        self._begin(payload, by)
+        judged = self._judged
+        if judged.payload is not payload or judged.by is not by:
+            judged.begin(payload, by)
         unchanged = len(journal.entries)
-        journal.copies = self._judged.copies
+        journal.copies = judged.copies
         try:
-            if self._judge(rule, state) is not None:
+            if self._judge(rule, state, last) is not None:
                 raise TypeError(_RETURNS_NOTHING)
         except RuleTimeout as error:
             journal.undo_all_but(unchanged)
@@ -207,13 +220,7 @@ class RuleCalls:
         if self._limit is not None:
             self._limit.rest()
 
-    def _begin(self, payload: Any, by: Authorship) -> None:
-        """The next rules are called for this event, unless that has been said before."""
-        judged = self._judged
-        if judged.payload is not payload or judged.by is not by:
-            judged.begin(payload, by)
-
-    def _judge(self, rule: Rule, state: TrackedDict) -> Any:
+    def _judge(self, rule: Rule, state: TrackedDict, last: bool = False) -> Any:
         """Call a rule for the event that is being judged: what it takes counts for the event."""
         judged = self._judged
         event = judged.event or judged.make_event()
@@ -235,7 +242,8 @@ class RuleCalls:
             took_s = monotonic() - limit.spent.began_s
             if watch is not None:
                 watch.end()
-            judged.called(event)
+            if not last:
+                judged.called(event)
             if took_s < self._unremarkable_s:
                 judged.spent_s += took_s
             else:

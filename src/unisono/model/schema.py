@@ -144,6 +144,15 @@ class SchemaProfile:
         payload: Any = event["payload"]  # its shape was checked before
         return self._calls.refusals(state.value, state.journal, payload, by)
 
+    def judge(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> list[FieldError]:
+        """As `refusals` and then, if there are none, `apply`; whoever gave the event does not use it any more."""
+        calls = self._calls
+        payload: Any = event["payload"]
+        errors = calls.refusals(state.value, state.journal, payload, by)
+        if not errors:
+            calls.reduce(state.value, state.journal, payload, by, last=True)
+        return errors
+
     def apply(self, state: SchemaState, event: JsonObject, by: Authorship = UNKNOWN) -> None:
         """Let the schema's reducer change the state; `RuleFailed`, and no change, when it cannot."""
         payload: Any = event["payload"]

@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-import msgspec
-
 from unisono.authority.one_shot_thread import OneShotThread
 from unisono.authority.states.load import Load, Loads, decode_event, record_authorship
 from unisono.authority.states.rule_counts import rule_counts
+from unisono.authority.states.staged import BatchChange, Resident
 from unisono.authority.stuck_rules import RunningCall
 from unisono.ipc.messages import Candidate
 from unisono.ipc.stats import Counters
@@ -22,7 +21,6 @@ from unisono.lake.cold.archive import Archive
 from unisono.model.authorship import UNKNOWN, Authorship, authorship_of
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.pack import pack
-from unisono.model.partition import PartitionState
 from unisono.model.rules import RuleFailed
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import CommitLog, Record, Snapshot
@@ -31,24 +29,6 @@ from unisono.vocabulary import FieldError, JsonObject
 SNAPSHOT_WEIGHT_MAX: Final = 4 * 1024 * 1024
 """States up to this size are written as snapshots between two groups, in some ten milliseconds. Snapshots of larger
 ones are written by an admin command or by the pipeline."""
-
-
-class Resident(msgspec.Struct):
-    """A partition in memory. `mark` is set while it contains changes of a group that is not durable yet."""
-
-    state: PartitionState
-    weight: int
-    upto: int
-    since_snapshot: int = 0
-    mark: int | None = None
-
-
-class BatchChange(msgspec.Struct, frozen=True):
-    """A partition before an atomic batch changed it: what leads back there."""
-
-    mark: int
-    since_snapshot: int
-    was_staged: bool
 
 
 class States:
@@ -187,12 +167,32 @@ class States:
             refusal = self._running.judge(candidate.id, candidate.hash, self.model.digest)
             if refusal is not None:
                 return (refusal,)
+        if len(candidate.partitions) == 1 and profile == CANONICAL and self._batch is None:
+            return self._judge_alone(candidate.partitions[0], event, authorship)
         touched = [self._resident[name] for name in candidate.partitions]
         for resident in touched:
             errors = self.model.refusals(profile, resident.state, event, authorship)
             if errors:
                 return tuple(errors)
         return self._change(profile, candidate, event, touched, authorship)
+
+    def _judge_alone(self, name: str, event: JsonObject, authorship: Authorship) -> tuple[FieldError, ...]:
+        """As for any event. What fails leaves its partition as it was, so only the group needs a mark."""
+        assert self.model.canonical is not None, "its shape was checked"
+        resident = self._resident[name]
+        data = resident.state.data
+        mark = resident.state.mark() if resident.mark is None else resident.mark
+        try:
+            errors = self.model.canonical.judge(data, event, authorship)
+        except RuleFailed as failure:
+            return (failure.error,)
+        if errors:
+            return tuple(errors)
+        if resident.mark is None:
+            resident.mark = mark
+            self._staged[name] = resident
+        resident.since_snapshot += 1
+        return ()
 
     def _change(
         self,
@@ -202,23 +202,17 @@ class States:
         touched: list[Resident],
         authorship: Authorship,
     ) -> tuple[FieldError, ...]:
-        """What cannot be applied leaves a partition as it was; the others before it are rolled back to a mark."""
-        batch, alone = self._batch, len(touched) == 1
-        marks = [
-            resident.mark if alone and batch is None and resident.mark is not None else resident.state.mark()
-            for resident in touched
-        ]
+        marks = [resident.state.mark() for resident in touched]
         try:
             for resident in touched:
                 self.model.apply(profile, resident.state, event, authorship)
         except RuleFailed as failure:
-            if not alone:
-                for resident, mark in zip(touched, marks, strict=True):
-                    resident.state.rollback(mark)
+            for resident, mark in zip(touched, marks, strict=True):
+                resident.state.rollback(mark)
             return (failure.error,)
         for name, resident, mark in zip(candidate.partitions, touched, marks, strict=True):
-            if batch is not None and name not in batch:
-                batch[name] = BatchChange(mark, resident.since_snapshot, resident.mark is not None)
+            if self._batch is not None and name not in self._batch:
+                self._batch[name] = BatchChange(mark, resident.since_snapshot, resident.mark is not None)
             if resident.mark is None:
                 resident.mark = mark
                 self._staged[name] = resident
