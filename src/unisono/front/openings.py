@@ -50,13 +50,13 @@ class Openings:
         *,
         room: Callable[[], int],
         on_cut: Callable[[], None],
-        on_change: Callable[[], None],
+        on_left: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._timeout_s = timeout_s
         self._room = room
         self._on_cut = on_cut
-        self._on_change = on_change
+        self._on_left = on_left
         self._sockets: dict[ClientSocket, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -72,7 +72,6 @@ class Openings:
             while len(self._sockets) > max(MIN_OPENINGS, self._room()):
                 self._on_cut()
                 self._cut(next(iter(self._sockets)))
-        self._on_change()
 
     def upgraded(self, opened: ClientSocket) -> None:
         """It is a connection now."""
@@ -80,15 +79,15 @@ class Openings:
 
     def gone(self, closed: ClientSocket) -> None:
         if self._sockets.pop(closed, None) is not None:
-            self._on_change()
+            self._on_left()
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _cut(self, late: ClientSocket) -> None:
-        del self._sockets[late]
         late.abort()
+        self.gone(late)
 
     def _cut_late(self) -> None:
         """Whoever has not upgraded in time is closed without an answer."""
@@ -98,7 +97,6 @@ class Openings:
                 self._timer = self._loop.call_at(until, self._cut_late)
                 break
             self._cut(late)
-        self._on_change()
 
 
 class Opening:
@@ -131,7 +129,14 @@ class Opening:
         if self._head is None:
             self._head = bytearray(head)
         if end >= 0 or len(self._head) > MAX_HEAD_BYTES:
+            self._openings.gone(opened)
+            self._socket = None
             opened.abort()
+
+    @property
+    def waits(self) -> bool:
+        """Whether the request is still to come, and the socket is there."""
+        return self._socket is not None
 
     def pause_writing(self) -> None:
         """Its answer is shorter than any bound."""
@@ -190,14 +195,15 @@ class Listener:
                 self._pause()
                 return
             opened = ClientSocket(accepted, descriptor, poll)
-            opened.protocol = Opening(opened, self._answer, openings)
+            opening = opened.protocol = Opening(opened, self._answer, openings)
             poll.add(descriptor, opened)
-            openings.add(opened)
             try:
                 opened.read()  # most requests come with the connection
             except Exception:
                 log.exception("socket failed")
                 opened.abort()
+            if opening.waits:
+                openings.add(opened)
 
     def _pause(self) -> None:
         self._waits = True

@@ -92,7 +92,7 @@ class Front:
             settings.handshake_timeout_s,
             room=self._room,
             on_cut=lambda: self._counters.add("openings_cut"),
-            on_change=self._count_sockets,
+            on_left=self._socket_left,
         )
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
@@ -153,8 +153,8 @@ class Front:
         """Connections that there is still room for; negative while some above the limit are being closed."""
         return self._max_connections - len(self._connections)
 
-    def _count_sockets(self) -> None:
-        self._heap.sockets(len(self._connections) + len(self._openings))
+    def _socket_left(self) -> None:
+        self._heap.left(len(self._connections) + len(self._openings))
 
     # -- for the connections (ConnectionOwner) -------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Front:
     def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
         self._requests.forget_claim(connection.number)
-        self._count_sockets()
+        self._socket_left()
         if self.draining and not self._connections:
             self._exit(0)
 

@@ -148,7 +148,7 @@ def test_the_limit_of_open_files_is_never_reached(tmp_path: Path) -> None:
         async def scenario() -> None:
             idle = [await Client.open(server.url, b"") for _ in range(900)]
             await asyncio.to_thread(_use, server, "served")
-            held = await hold(server, 132, "held")
+            held = await hold(server, 180, "held")
             assert descriptors(front_pid(server)) < 500
             for client in (*idle, *held):
                 await client.vanish()
@@ -156,7 +156,7 @@ def test_the_limit_of_open_files_is_never_reached(tmp_path: Path) -> None:
         asyncio.run(scenario())
         settled_front(server, 0)
         log = server.log.read_text()
-        assert "room for 132 connections, max_connections is 20000: the limit of open files is 500" in log
+        assert "room for 180 connections, max_connections is 20000: the limit of open files is 500" in log
         assert "Traceback" not in log
 
 
