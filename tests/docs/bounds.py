@@ -21,7 +21,7 @@ from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEE
 from unisono.front.descriptors import MAX_REFUSED
 from unisono.front.early_messages import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
 from unisono.front.intake import SPREAD_MAX
-from unisono.front.openings import MIN_OPENINGS
+from unisono.front.openings import MAX_HEAD_BYTES, MIN_OPENINGS
 from unisono.front.presence import (
     MAX_BACKLOG_BYTES,
     MAX_OWN_PARTITIONS,
@@ -76,7 +76,7 @@ FIXED: Final = (
     f"| a message before `connected` | {size(MAX_UNVERIFIED_BYTES)}, or",
     f"| messages sent behind a `connect` that is still being verified | {MAX_EARLY_MESSAGES}, or"
     f" {size(MAX_UNVERIFIED_BYTES)} together |",
-    "| an HTTP request for an upgrade | 16 KiB, and",  # a constant of the WebSocket library
+    f"| an HTTP request for an upgrade | {size(MAX_HEAD_BYTES)}, and",
     f"| sockets without an upgrade although there is no room for connections, per front | {MIN_OPENINGS} |",
     f"| connections above `max_connections` that are being closed with 4006, per front | {MAX_REFUSED} |",
     f"| refused origins named in the log, per front | {MAX_ORIGINS_LOGGED} |",

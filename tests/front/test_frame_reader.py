@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 from itertools import pairwise
 
@@ -8,29 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unisono.front.frame_reader import LIBRARY_ROOM_BYTES, FrameReader, read_buffer
+from unisono.front.client_sockets import READ_BYTES
+from unisono.front.frame_reader import FrameReader
 from unisono.front.unmasking import unmask, unmask_slowly
 
 MAX_BYTES = 200_000
 PING, TEXT, BINARY = 0x89, 0x81, 0x02
-
-
-class Library(asyncio.BufferedProtocol):
-    """Keeps what it is fed."""
-
-    def __init__(self, taken: list[tuple[str, bytes]]) -> None:
-        self._taken = taken
-        self._room = memoryview(bytearray(LIBRARY_ROOM_BYTES))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        fed = bytes(self._room[:nbytes])
-        while fed:  # control frames with short payloads, or a header that is not valid
-            size = 6 + (fed[1] & 0x7F) if fed[1] & 0x80 else len(fed)
-            self._taken.append(("library", fed[:size]))
-            fed = fed[size:]
 
 
 class Receiver:
@@ -45,8 +27,20 @@ class Receiver:
     def on_oversized(self) -> None:
         self._taken.append(("oversized", b""))
 
-    def on_early_frames(self) -> None:
-        raise AssertionError("nothing came early")
+    def on_control_frames(self, frames: bytes) -> None:
+        while frames:  # whole ones with short payloads, or a header that is not valid
+            size = 6 + (frames[1] & 0x7F) if frames[1] & 0x80 else len(frames)
+            self._taken.append(("control", frames[:size]))
+            frames = frames[size:]
+
+    def pause_writing(self) -> None:
+        raise AssertionError("nothing was written")
+
+    def on_peer_closed(self) -> None:
+        raise AssertionError("nobody closed")
+
+    def on_lost(self) -> None:
+        raise AssertionError("nothing was lost")
 
 
 def header(first: int, size: int, mask: bytes) -> bytes:
@@ -63,13 +57,13 @@ def masked(first: int, payload: bytes, mask: bytes) -> bytes:
 
 def read(sent: bytes, cuts: list[int]) -> list[tuple[str, bytes]]:
     taken: list[tuple[str, bytes]] = []
-    buffer = read_buffer()
-    reader = FrameReader(Library(taken), Receiver(taken), buffer)
+    buffer = memoryview(bytearray(READ_BYTES))
+    reader = FrameReader(Receiver(taken), buffer)
     places = sorted({0, len(sent), *(cut % (len(sent) + 1) for cut in cuts)})
     for start, end in pairwise(places):
         for at in range(start, end, len(buffer)):
             piece = sent[at : min(end, at + len(buffer))]
-            reader.get_buffer(-1)[: len(piece)] = piece
+            buffer[: len(piece)] = piece
             reader.buffer_updated(len(piece))
     return taken
 
@@ -94,7 +88,7 @@ def test_frames_are_taken_in_order_however_they_are_cut(
     noise = os.urandom(MAX_BYTES + 1)
     sent = b"".join(masked(first, noise[:size], mask) for first, size in frames)
     expected = [
-        ("library", masked(first, noise[:size], mask))
+        ("control", masked(first, noise[:size], mask))
         if first & 8
         else ("data", bytes([first]) + noise[:size])
         for first, size in frames
@@ -122,10 +116,10 @@ def test_a_frame_that_is_too_long_is_passed_over(cuts: list[int]) -> None:
         b"\x81\xff\x80\x00\x00\x00\x00\x00\x00\x00\0\0\0\0",
     ],
 )
-def test_the_library_is_told_of_a_header_that_is_not_valid(wrong: bytes) -> None:
+def test_the_receiver_is_told_of_a_header_that_is_not_valid(wrong: bytes) -> None:
     taken = read(masked(TEXT, b"before", b"abcd") + wrong + masked(TEXT, b"after", b"abcd"), [])
     assert taken[0] == ("data", bytes([TEXT]) + b"before")
-    assert [kind for kind, _ in taken[1:]] == ["library"]
+    assert [kind for kind, _ in taken[1:]] == ["control"]
 
 
 @pytest.mark.req("ENV-01")

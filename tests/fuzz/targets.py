@@ -1,4 +1,5 @@
-"""What any bytes may do to the codec, the canonicaliser, partitions and the tree: nothing but what is defined.
+"""What any bytes may do to the codec, the canonicaliser, partitions, the tree and the request for an upgrade: nothing
+but what is defined.
 
 Each target takes bytes and fails by an exception. Where a text gets through, what must hold of it is checked.
 """
@@ -9,11 +10,14 @@ import contextlib
 import json
 import random
 import unicodedata
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tests.behaviour.server.frames import UPGRADE, UPGRADE_LINES, request
 from tests.behaviour.server.mutations import corpus, mutated
 from tests.model.events import PROFILE, delete, event, move, outline, push, put, tree, update
+from unisono.front.http_upgrade import RefusedUpgrade, read_upgrade, refusing_answer
 from unisono.protocol import client_codec, codec
 from unisono.protocol.canonical import canonical, canonical_text, parse_canonical
 from unisono.protocol.canonical_errors import NotCanonical
@@ -94,6 +98,30 @@ def fuzz_tree(data: bytes) -> None:
     assert json.dumps(state.dump()) == before
 
 
+def fuzz_upgrade(data: bytes) -> None:
+    """A request is refused with a status, or has one sound key, no body and no control character."""
+    try:
+        request = read_upgrade(data)
+    except RefusedUpgrade as error:
+        refused = error
+    else:
+        _check_upgrade(data, request.key)
+        return
+    assert refused.status in (400, 404, 426)
+    assert refusing_answer(refused).startswith(b"HTTP/1.1 %d " % refused.status)
+
+
+def _check_upgrade(data: bytes, key: bytes) -> None:
+    line, *headers = data.split(b"\r\n")
+    assert line.startswith((b"GET /sync HTTP/1.1", b"GET /sync?"))
+    assert not data.translate(None, bytes(range(0x20, 0x100)) + b"\t\r\n").strip()
+    assert data.count(b"\r") == data.count(b"\n") == len(headers)
+    keys = [each for each in headers if each.lower().startswith(b"sec-websocket-key:")]
+    assert len(keys) == 1
+    assert len(b64decode(key, validate=True)) == 16
+    assert not any(each.lower().startswith(b"transfer-encoding:") for each in headers)
+
+
 def _is_text(data: bytes) -> bool:
     try:
         data.decode()
@@ -121,17 +149,38 @@ def _names(chance: random.Random) -> bytes:
     return "\n".join(names).encode("utf-8", "surrogatepass")
 
 
+REQUESTS: Final = [
+    UPGRADE[:-4],
+    request(*UPGRADE_LINES, b"Origin: https://a.example", b"Content-Length: 0", b"Cookie: a=b; c=d")[:-4],
+    request(b"GET /sync?a=b HTTP/1.1", *reversed(UPGRADE_LINES[1:]), b"X-Name: \xc3\xa4")[:-4],
+]
+PIECES: Final = (
+    b"\r\n", b"\r", b"\n", b" ", b"\t", b":", b",", b"\0", b"\x7f", b"\xff", b"Upgrade", b"websocket", b"==",
+)  # fmt: skip
+
+
+def _damaged_request(chance: random.Random) -> bytes:
+    head = chance.choice(REQUESTS)
+    for _ in range(chance.choice([0, 1, 1, 2, 5])):
+        at, length = chance.randrange(len(head) + 1), chance.choice([0, 0, 1, 3, 30])
+        piece = chance.choice([*PIECES, chance.randbytes(2), *head.split(b"\r\n")])
+        head = head[:at] + piece + head[at + length :]
+    return head
+
+
 TARGETS: Final[Mapping[str, Callable[[bytes], None]]] = {
     "codec": fuzz_codec,
     "canonical": fuzz_canonical,
     "partitions": fuzz_partitions,
     "tree": fuzz_tree,
+    "upgrade": fuzz_upgrade,
 }
 INPUTS: Final[Mapping[str, Callable[[random.Random], bytes]]] = {
     "codec": lambda chance: mutated(MESSAGES, chance),
     "canonical": lambda chance: mutated(MESSAGES, chance),
     "partitions": _names,
     "tree": lambda chance: mutated(EVENTS, chance),
+    "upgrade": _damaged_request,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from tests.protocol.sessions import CONNECT, ERRORS, MESSAGES, accept, error_code, in_state, item
+from unisono.protocol.codec import encode_connected, encode_payload
 from unisono.protocol.errors import (
     WIRE_ERRORS,
     BadRequest,
@@ -25,6 +27,7 @@ from unisono.protocol.messages import (
     SubmitEvents,
     Sync,
 )
+from unisono.protocol.profiles import connected_fields
 from unisono.protocol.session import (
     TRANSITIONS,
     Effect,
@@ -114,26 +117,32 @@ def test_anything_else_before_connect_is_bad_request_and_changes_nothing(kind: s
 
 
 @pytest.mark.req("CONN-01", "CONN-04")
-@pytest.mark.parametrize("model_version", [None, 3])
-def test_an_accepted_connect_tells_everything_the_client_needs(model_version: int | None) -> None:
+def test_an_accepted_connect_makes_the_session_active() -> None:
     session = Session()
     assert session.receive(CONNECT) == (Verify(CONNECT),)
     assert session.state is SessionState.AWAIT_CONNECT
-    (told,) = session.verified(
+    session.verified("alice", "compatibility")
+    assert (session.state, session.client_id, session.profile) == (
+        SessionState.ACTIVE,
         "alice",
         "compatibility",
+    )
+
+
+@pytest.mark.req("CONN-04")
+@pytest.mark.parametrize("model_version", [None, 3])
+def test_connected_tells_everything_the_client_needs(model_version: int | None) -> None:
+    fields = connected_fields(
+        "compatibility",
         accepted_event_types=("set", "init"),
-        server_time=1000,
-        head=7,
         limits={"max_batch_size": 100},
         model_version=model_version,
         model_digest="" if model_version is None else "ab12",
         log=LogIdentity("0f" * 16, 7),
     )
-    assert isinstance(told, Reply)
-    assert told.kind == "connected"
+    payload = encode_connected('a"lice', 1000, 7, encode_payload(fields))
     expected: dict[str, Any] = {
-        "client_id": "alice",
+        "client_id": 'a"lice',
         "server_time": 1000,
         "server_last_committed_id": 7,
         "capabilities": {
@@ -147,12 +156,7 @@ def test_an_accepted_connect_tells_everything_the_client_needs(model_version: in
         "log_epoch": 7,
     }
     model = {} if model_version is None else {"model_version": model_version, "model_digest": "ab12"}
-    assert told.payload == expected | model
-    assert (session.state, session.client_id, session.profile) == (
-        SessionState.ACTIVE,
-        "alice",
-        "compatibility",
-    )
+    assert json.loads(payload) == expected | model
 
 
 # -- active --------------------------------------------------------------------------------------------------

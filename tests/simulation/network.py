@@ -12,31 +12,30 @@ from unisono.front.connection import ClientConnection
 TEXT, CLOSE = 0x1, 0x8
 
 
-class ServerTransport:
-    """What a connection of the front uses of its transport; what it writes goes onto the line."""
+class ServerSocket:
+    """What a connection of the front uses of its socket; what it writes goes onto the line."""
 
-    close_handshake = None
+    unsent_bytes = 0
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self.underlying_transport = self
-        self.is_close_frame_sent = False
-        self.is_disconnected = False
+        self.closed = False
 
     def write(self, data: bytes) -> None:
         for opcode, payload in _frames(data):
-            if opcode == TEXT and not self._line.cut:
+            if self._line.cut or self.closed:
+                return
+            if opcode == TEXT:
                 self._line.to_client.append(payload)
+            elif opcode == CLOSE:
+                self._line.to_client.append(int.from_bytes(payload[:2], "big"))
 
-    def send_close(self, code: Any, reason: str = "") -> None:
-        self.is_close_frame_sent = True
-        if not self._line.cut:
-            self._line.to_client.append(int(code))
-
-    def disconnect(self, graceful: bool = True) -> None:
-        if not self.is_disconnected:
-            self.is_disconnected = True
+    def abort(self) -> None:
+        if not self.closed:
+            self.closed = True
             self._line.server_ended()
+
+    close = abort
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -73,11 +72,11 @@ class Line:
         self._unsent_max = unsent_max
         self._run = run
         self.connection: ClientConnection | None = None
-        self.transport = ServerTransport(self)
+        self.socket = ServerSocket(self)
 
     def open(self, connection: ClientConnection) -> None:
         self.connection = connection
-        connection._transport = self.transport  # type: ignore[assignment]
+        connection._socket = self.socket  # type: ignore[assignment]
         self._run(connection.on_open)
 
     @property
@@ -89,7 +88,7 @@ class Line:
         connection = self.connection
         if connection is None or self.server_knows or self.half_open:
             return
-        if connection._leaving or self.transport.is_close_frame_sent or connection._ignores_messages:
+        if connection._leaving or connection._ignores_messages:
             return
         self._run(lambda: connection._message(data, True))
 
@@ -110,8 +109,8 @@ class Line:
         connection, self.connection = self.connection, None
         if connection is not None and not self.server_knows:
             self.server_knows = self.cut = True
-            self.transport.is_disconnected = True
-            self._run(lambda: connection.on_ws_disconnected(self.transport))  # type: ignore[arg-type]
+            self.socket.closed = True
+            self._run(connection.on_lost)
 
     def break_off(self) -> None:
         """Cut in the middle: what is under way is lost."""

@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from multidict import CIMultiDict
-
 from tests.simulation.loops import SimulatedLoop, simulated_loop
 from unisono.authority.admin_commands import AdminCommands
 from unisono.authority.clock import Clock
@@ -30,16 +28,6 @@ from unisono.store.sqlite.reader import SqliteReader
 
 SECRET = b"a secret of the simulation that is long enough to sign with"
 STATES_BYTES = 16 << 20
-
-
-class _Request:
-    """A request for an upgrade, as the WebSocket library has parsed it."""
-
-    path = b"/sync"
-
-    def __init__(self) -> None:
-        self.headers = CIMultiDict({"Host": "simulated", "Upgrade": "websocket", "Connection": "Upgrade"})
-        self.headers["Sec-WebSocket-Version"] = "13"
 
 
 class ChannelTransport:
@@ -168,9 +156,7 @@ class ServerLife:
     def accept(self) -> ClientConnection | None:
         if self.ended or not self.front._accepting:
             return None
-        connection = self.front._upgrade(cast(Any, _Request()))
-        assert isinstance(connection, ClientConnection), connection
-        return connection
+        return self.front._new_connection()
 
     def end(self) -> None:
         """The processes are gone, with everything they had in memory."""

@@ -71,8 +71,7 @@ class LogFormatter(logging.Formatter):
 
 
 def set_up(form: Literal["text", "json"], level: str, secrets: Iterable[str] = ()) -> None:
-    """Log to stderr. The WebSocket library's own lines about each socket are left out."""
+    """Log to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter(form, secrets))
     logging.basicConfig(level=getattr(logging, level.upper()), handlers=[handler], force=True)
-    logging.getLogger("picows").setLevel(logging.CRITICAL)

@@ -23,14 +23,25 @@ REVOKED: Final = "access was revoked by the operator"
 
 
 class Connecting:
-    """One connection until it is connected. What the client sends meanwhile waits in `early` (CONN-02)."""
+    """One connection until it is connected. What the client sends meanwhile waits (CONN-02)."""
 
-    __slots__ = ("_connection", "_verifying", "early")
+    __slots__ = ("_connection", "_early", "_profile", "_verifying")
 
-    def __init__(self, connection: ClientConnection, early_bytes_max: int) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._verifying: asyncio.Task[None] | None = None
-        self.early = EarlyMessages(early_bytes_max)
+        self._early: EarlyMessages | None = None
+        self._profile = ""
+
+    def add_early(self, data: bytes) -> bool:
+        """Keep a message until the client is connected; False when there are too many."""
+        if self._early is None:
+            self._early = EarlyMessages(self._connection.max_message_bytes)
+        return self._early.add(data)
+
+    def take_early(self) -> bytes | None:
+        """The oldest of them; None when there is none."""
+        return None if self._early is None else self._early.take()
 
     def start(self, connect: Connect) -> None:
         """Verify at once, or in a task where a key has to be fetched; raises what is wrong with the connect."""
@@ -73,4 +84,13 @@ class Connecting:
             connection.leave(CloseCode.GOING_AWAY, NEW_CLAIMS)
             return
         offered = [name for name in settings.profiles if name in offer.profiles]
-        connection.claim(connect, identity, negotiate(connect, offered, settings.default_profile))
+        self._profile = negotiate(connect, offered, settings.default_profile)
+        connection.claim(connect, identity, self._claimed)
+
+    def _claimed(self, head: int) -> None:
+        connection = self._connection
+        try:
+            if connection.identity is not None:
+                connection.connected(connection.identity, self._profile, head)
+        except Exception:
+            connection.fail_unexpected()

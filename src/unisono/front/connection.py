@@ -79,12 +79,7 @@ class ClientConnection(WebSocket):
 
     def __init__(self, services: FrontServices, owner: ConnectionOwner, number: int) -> None:
         settings = services.settings
-        super().__init__(
-            max_message_bytes=min(MAX_UNVERIFIED_BYTES, settings.max_message_bytes),
-            max_unsent_bytes=settings.max_send_buffer_bytes,
-            flush_later=owner.flush_later,
-            read_buffer=services.read_buffer,
-        )
+        super().__init__(min(MAX_UNVERIFIED_BYTES, settings.max_message_bytes), owner.flush_later)
         self.services = services
         self.owner = owner
         self.number = number
@@ -120,15 +115,13 @@ class ClientConnection(WebSocket):
         self._deadlines.opened()
 
     def on_peer_closed(self) -> None:
-        if self.session.state is not SessionState.CLOSED:
-            self.session.lost()
-        self._release()
-        self._cut_after_grace()
+        self._lose()
+        if self.unsent_bytes:
+            self._cut_after_grace()
 
-    def on_gone(self, code: int | None) -> None:
+    def on_gone(self) -> None:
         """From here on nothing may keep a reference to this connection, nor may it refer to itself (LIM-05)."""
-        if code is not None:
-            self.services.counters.add(f"closes|{code}")
+        self._lose()
         self._deadlines.close()
         if self._connecting is not None:
             self._connecting.cancel()
@@ -146,7 +139,7 @@ class ClientConnection(WebSocket):
 
     def on_message(self, data: bytes) -> None:
         if self._connecting is not None:
-            if not self._connecting.early.add(data):
+            if not self._connecting.add_early(data):
                 self.leave(CloseCode.OVERLOAD, "too many messages before connected")
             return
         settings = self._settings
@@ -186,7 +179,7 @@ class ClientConnection(WebSocket):
                 self.history = self.history or HistoryRequests()
                 self.history.start(self, effect.asked)
             case Verify():
-                self._connecting = Connecting(self, self.max_message_bytes)
+                self._connecting = Connecting(self)
                 self._connecting.start(effect.connect)
             case Leave():
                 self._leave(effect)
@@ -231,45 +224,30 @@ class ClientConnection(WebSocket):
 
     # -- connect -------------------------------------------------------------------------------------------
 
-    def claim(self, connect: Connect, identity: Identity, profile: str) -> None:
-        """The token is good: claim the client_id, and answer when that is done."""
+    def claim(self, connect: Connect, identity: Identity, on_claimed: Callable[[int], None]) -> None:
+        """The token is good: claim the client_id; `on_claimed` gets the head of the log."""
         self.identity = identity
         self.wants_snapshots = connect.snapshots is True and self._settings.max_sync_snapshot_bytes > 0
-        self.extensions = grant(connect.extensions)
-        self.sees_authors = IDENTITY in (self.extensions or ())
-        self.sees_presence = PRESENCE in (self.extensions or ())
-        self.takes_whole_batches = ATOMIC in (self.extensions or ())
-        self.services.requests.claim(
-            self.number,
-            identity.client_id,
-            lambda head: self.guard(lambda: self._claimed(identity, profile, head)),
-        )
+        if connect.extensions is not None:
+            self.extensions = extensions = grant(connect.extensions) or ()
+            self.sees_authors = IDENTITY in extensions
+            self.sees_presence = PRESENCE in extensions
+            self.takes_whole_batches = ATOMIC in extensions
+        self.services.requests.claim(self.number, identity.client_id, on_claimed)
 
-    def _claimed(self, identity: Identity, profile: str, head: int) -> None:
+    def connected(self, identity: Identity, profile: str, head: int) -> None:
+        """The client_id is this connection's: tell the client, and take what it has sent since."""
         if self.session.state is not SessionState.AWAIT_CONNECT:
             return
         offer = self.owner.offer
         assert offer is not None, "a connection is closed when the offer is withdrawn"
-        effects = self.session.verified(
-            identity.client_id,
-            profile,
-            accepted_event_types=offer.profiles[profile],
-            server_time=now_ms(),
-            head=head,
-            limits=self.services.limits | (self.services.presence_limits if self.sees_presence else {}),
-            model_version=offer.model_version,
-            model_digest=offer.model_digest,
-            log=offer.log,
-            snapshots=self.wants_snapshots,
-            extensions=self.extensions,
-            author=identity.author if self.sees_authors else None,
-        )
+        self.session.verified(identity.client_id, profile)
         self.max_message_bytes = self._settings.max_message_bytes
-        for effect in effects:
-            self._perform(effect)
+        payload = self.services.connected_answers.payload(self, offer, identity, head, now_ms())
+        self.send_message("connected", payload)
         self._deadlines.verified()
         connecting, self._connecting = self._connecting, None
-        while connecting is not None and not self._leaving and (data := connecting.early.take()) is not None:
+        while connecting is not None and not self._leaving and (data := connecting.take_early()) is not None:
             self.on_message(data)
 
     # -- answers -------------------------------------------------------------------------------------------
@@ -327,13 +305,19 @@ class ClientConnection(WebSocket):
         """Cut the socket when the client does not answer the close, or does not take what was sent before it."""
         self._deadlines.closing()
 
+    def _lose(self) -> None:
+        if self.session.state is not SessionState.CLOSED:
+            self.session.lost()
+        self._release()
+
     def _release(self) -> None:
         """Give up the subscriptions, the syncs and the claim, once (CONN-06, CONN-08)."""
         if self.sees_presence:
             self.services.presence.forget(self.number, self.subscriptions)
         if self.own_presence is not None:
             self.own_presence.leave(self)
-        self.services.hub.subscribe(self, ())
+        if self.subscriptions:
+            self.services.hub.subscribe(self, ())
         if self.catchup is not None:
             self.catchup.give_up()
         if self.history is not None:

@@ -55,7 +55,8 @@ class Deadlines:
     def verified(self) -> None:
         self._connect_by = inf
         self._look_at_token = self._next_look(self._services.loop.time())
-        self._set_timer()
+        if self._look_at_token < self._fires_at:
+            self._set_timer()
 
     def closing(self) -> None:
         """The client has `close_grace_s` to take what was sent, and to answer the close."""

@@ -7,7 +7,7 @@ import logging
 import resource
 from typing import Final
 
-from unisono.front.openings import ACCEPTS_PER_PASS, MIN_OPENINGS
+from unisono.front.openings import MIN_OPENINGS
 
 log = logging.getLogger("unisono.front")
 
@@ -36,7 +36,7 @@ def connections_within_limit(max_connections: int, index: int) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return max_connections
-    others = OWN_FILES + MIN_OPENINGS + 3 * ACCEPTS_PER_PASS + MAX_REFUSED
+    others = OWN_FILES + MIN_OPENINGS + MAX_REFUSED
     room = max(1, min(max_connections, limit - others))
     if room < max_connections * FEW:
         log.warning(

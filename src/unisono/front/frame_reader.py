@@ -1,46 +1,27 @@
-"""Reads the frames of one socket: data frames are taken here, all others by the WebSocket library.
+"""Reads the frames of one socket, cut as it may be.
 
-The library keeps one buffer for each connection, in which a whole frame has to fit, and which never shrinks. Here all
-connections share one buffer, and only what is left of an unfinished frame is kept: an idle connection costs the same
-whatever it sent before, and each connection can have its own bound on messages.
+All connections share one buffer, and only what is left of an unfinished frame is kept: an idle connection costs the
+same whatever it sent before, and each connection can have its own bound on messages.
 """
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from typing import Final, Protocol
 
 from unisono.front.unmasking import unmask
 
-LIBRARY_BUFFER_BYTES: Final = 2048
-"""The library's buffer for one connection, the smallest that it can have."""
-
-LIBRARY_ROOM_BYTES: Final = LIBRARY_BUFFER_BYTES - 256
-"""Bytes for the request for the upgrade. The buffer doubles for a longer one."""
-
-FEED_BYTES: Final = (LIBRARY_ROOM_BYTES - 256) * 9 // 10
-"""Bytes fed at once: the library doubles a buffer that is more than nine tenths full, or has 256 left."""
-
-LIBRARY_FRAME_BYTES: Final = LIBRARY_ROOM_BYTES - 16
-"""Payload of a frame that the library takes: with its header it is shorter than the smallest buffer."""
+FEED_BYTES: Final = 1024
+"""Control frames that are handed over together have at most so many bytes."""
 
 CONTROL_BYTES: Final = 125
 """Payload of a control frame, at most (RFC 6455)."""
-
-READ_BYTES: Final = 64 * 1024
-"""Read at once from a socket."""
 
 FIN: Final = 0x80
 MASKED: Final = 0x80
 CONTROL: Final = 0x08
 OPCODE: Final = 0x0F
 BINARY: Final = 2
-
-
-def read_buffer() -> memoryview:
-    """A buffer for all connections of one event loop: each read is consumed before the next one."""
-    return memoryview(bytearray(READ_BYTES))
 
 
 class FrameReceiver(Protocol):
@@ -57,16 +38,26 @@ class FrameReceiver(Protocol):
         """A frame announces more bytes than a message may have."""
 
     @abstractmethod
-    def on_early_frames(self) -> None:
-        """Frames arrived before the upgrade was answered."""
+    def on_control_frames(self, frames: bytes) -> None:
+        """Whole control frames, still masked; or the header of a frame that is not valid, and nothing is read any
+        more."""
+
+    @abstractmethod
+    def pause_writing(self) -> None: ...
+
+    @abstractmethod
+    def on_peer_closed(self) -> None: ...
+
+    @abstractmethod
+    def on_lost(self) -> None:
+        """The socket is gone."""
 
 
-class FrameReader(asyncio.BufferedProtocol):
-    """The protocol of a connection's socket, in front of the library's own.
+class FrameReader:
+    """The protocol of a connection's socket.
 
-    Invariants: the library gets whole frames only, so nothing stays in its buffer. Of an unfinished frame, `_header`
-    has what came of its header, or `_payload` what came of its payload, still masked; `_skip_bytes` are to come of
-    one that is too long. `_between_frames`: there is none of this, and the first bytes have come.
+    Invariants: of an unfinished frame, `_header` has what came of its header, or `_payload` what came of its payload,
+    still masked; `_skip_bytes` are to come of one that is too long. `_between_frames`: there is none of this.
     """
 
     __slots__ = (
@@ -75,22 +66,17 @@ class FrameReader(asyncio.BufferedProtocol):
         "_ended",
         "_first",
         "_header",
-        "_library",
         "_mask",
         "_missing",
         "_payload",
         "_receiver",
         "_skip_bytes",
-        "feeding_library",
     )
 
-    def __init__(
-        self, library: asyncio.BufferedProtocol, receiver: FrameReceiver, buffer: memoryview
-    ) -> None:
-        self._library: asyncio.BufferedProtocol | None = library
+    def __init__(self, receiver: FrameReceiver, buffer: memoryview) -> None:
         self._receiver: FrameReceiver | None = receiver
         self._buffer = buffer
-        self._between_frames = False
+        self._between_frames = True
         self._header = b""
         self._payload: bytearray | None = None
         self._missing = 0
@@ -98,12 +84,8 @@ class FrameReader(asyncio.BufferedProtocol):
         self._mask = b""
         self._skip_bytes = 0
         self._ended = False
-        self.feeding_library = False
 
     # -- callbacks of the socket ---------------------------------------------------------------------------
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._buffer[:nbytes].tobytes()
@@ -128,23 +110,20 @@ class FrameReader(asyncio.BufferedProtocol):
         else:
             self._read(data)
 
-    def eof_received(self) -> bool | None:
-        return None if self._library is None else self._library.eof_received()
+    def eof_received(self) -> None:
+        if self._receiver is not None:
+            self._receiver.on_peer_closed()
 
     def pause_writing(self) -> None:
-        if self._library is not None:
-            self._library.pause_writing()
+        if self._receiver is not None:
+            self._receiver.pause_writing()
 
-    def resume_writing(self) -> None:
-        if self._library is not None:
-            self._library.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        library, self._library, self._receiver = self._library, None, None
+    def connection_lost(self) -> None:
+        receiver, self._receiver = self._receiver, None
         self._header, self._payload = b"", None
         self._ended = True
-        if library is not None:
-            library.connection_lost(exc)
+        if receiver is not None:
+            receiver.on_lost()
 
     # -- frames --------------------------------------------------------------------------------------------
 
@@ -164,7 +143,7 @@ class FrameReader(asyncio.BufferedProtocol):
             if first & OPCODE > BINARY or flag < MASKED or not _fits(head, size):
                 if flag < MASKED or not first & CONTROL or size > CONTROL_BYTES or not _fits(head, size):
                     self._feed(data[fed:at])
-                    self._feed(data[at : at + head])  # the library reports what is wrong with it
+                    self._feed(data[at : at + head])
                     self._ended = True
                     return
                 if end - at < head + size:
@@ -208,11 +187,7 @@ class FrameReader(asyncio.BufferedProtocol):
             self._skip_bytes -= skipped
             self._between_frames = not self._skip_bytes
             return data[skipped:]
-        if self._header:
-            data, self._header = self._header + data, b""
-        elif self._library_has_bytes() and self._receiver is not None:
-            self._ended = True
-            self._receiver.on_early_frames()
+        data, self._header = self._header + data, b""
         return data
 
     def _continue_payload(self, payload: bytearray, data: bytes) -> bytes:
@@ -229,22 +204,9 @@ class FrameReader(asyncio.BufferedProtocol):
             self._receiver.on_data_frame(self._first, bytes(payload))
         return data[missing:]
 
-    def _library_has_bytes(self) -> bool:
-        """Whether the start of a frame came behind the request for the upgrade.
-
-        The library's buffer has doubled some times, and a frame that it takes is shorter than it was at first.
-        """
-        library = self._library
-        return library is not None and len(memoryview(library.get_buffer(-1))) % LIBRARY_ROOM_BYTES != 0
-
     def _feed(self, frames: bytes) -> None:
-        library = self._library
-        if self._ended or library is None or not frames:
-            return
-        memoryview(library.get_buffer(-1))[: len(frames)] = frames
-        self.feeding_library = True
-        library.buffer_updated(len(frames))
-        self.feeding_library = False
+        if self._receiver is not None and frames and not self._ended:
+            self._receiver.on_control_frames(frames)
 
 
 def _fits(head: int, size: int) -> bool:

@@ -26,10 +26,10 @@ class HeapTrim:
         self._peak = 0
         self._waiting = False
 
-    def sockets(self, count: int) -> None:
-        """So many are open now."""
-        if count > self._peak:
-            self._peak = count
+    def left(self, count: int) -> None:
+        """One socket has left, and so many are still open."""
+        if count >= self._peak:
+            self._peak = count + 1
         elif self._peak >= MIN_PEAK and count < self._peak // 2 and not self._waiting and _trim is not None:
             self._waiting = True
             self._peak = count

@@ -14,20 +14,21 @@ from itertools import count, islice
 from typing import Final
 
 import msgspec
-from picows import WSUpgradeRequest, WSUpgradeResponseWithListener
 
 from unisono.config import Settings
 from unisono.front.access import Access, Acl, AclError
 from unisono.front.auth.verify import Verifier
+from unisono.front.client_sockets import ClientSocket, Poll
 from unisono.front.connecting import NEW_CLAIMS
 from unisono.front.connection import ClientConnection
 from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
+from unisono.front.http_upgrade import RefusedUpgrade, refusing_answer
 from unisono.front.live_access import AppliedChanges, access_changed
 from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
-from unisono.front.upgrades import UpgradeCheck, refused
+from unisono.front.upgrades import UpgradeCheck
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AccessChanged,
@@ -87,7 +88,13 @@ class Front:
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._max_connections = connections_within_limit(settings.max_connections, index)
         self._connections: dict[int, ClientConnection] = {}
-        self._openings = Openings(self._room, lambda: self._counters.add("openings_cut"), self._count_sockets)
+        self._openings = Openings(
+            self._loop,
+            settings.handshake_timeout_s,
+            room=self._room,
+            on_cut=lambda: self._counters.add("openings_cut"),
+            on_left=self._socket_left,
+        )
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
         self._applied_access = AppliedChanges(
@@ -95,6 +102,7 @@ class Front:
         )
         self._unflushed: list[ClientConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._poll: Poll
         self._sockets: Sequence[socket.socket] = ()
         self._listeners: list[Listener] = []
         self._accepting = False
@@ -111,6 +119,7 @@ class Front:
     ) -> None:
         """Connect to the other processes. Clients are accepted after the authority's first Offer."""
         self._sockets = listening
+        self._poll = Poll(self._loop)
         self._node = await Link.open(node, "node", self._from_node, lambda: self._exit(0))
         self._requests.reader = await Link.open(
             reader, "reader", self._from_reader, lambda: self._lost("reader")
@@ -120,25 +129,36 @@ class Front:
         )
 
     def _accept_clients(self) -> None:
-        handshake_s = self._settings.handshake_timeout_s
         for sock in self._sockets:
-            self._listeners.append(Listener(sock, self._upgrade, handshake_s, self._openings))
+            self._listeners.append(Listener(sock, self._poll, self._upgrade, self._openings))
         self._node.send(Ready())
 
-    def _upgrade(self, request: WSUpgradeRequest) -> ClientConnection | WSUpgradeResponseWithListener:
-        refusal = self._upgrade_check.refusal(request)
-        if refusal is not None:
-            return refusal
-        if self._room() <= -MAX_REFUSED:
-            return refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+    def _upgrade(self, opened: ClientSocket, head: bytes, more: bool) -> None:
+        try:
+            answer = self._upgrade_check.answer(head)
+            if self._room() <= -MAX_REFUSED:
+                raise RefusedUpgrade(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+        except RefusedUpgrade as refused:
+            opened.write(refusing_answer(refused))
+            self._openings.gone(opened)
+            opened.close()
+            return
+        opened.write(answer)
+        connection = self._new_connection()
+        self._openings.upgraded(opened)
+        connection.open(opened, self._settings.max_send_buffer_bytes)
+        if more:
+            connection.on_early_frames()
+
+    def _new_connection(self) -> ClientConnection:
         return ClientConnection(self._services, self, next(self._numbers))
 
     def _room(self) -> int:
         """Connections that there is still room for; negative while some above the limit are being closed."""
         return self._max_connections - len(self._connections)
 
-    def _count_sockets(self) -> None:
-        self._heap.sockets(len(self._connections) + len(self._openings))
+    def _socket_left(self) -> None:
+        self._heap.left(len(self._connections) + len(self._openings))
 
     # -- for the connections (ConnectionOwner) -------------------------------------------------------------
 
@@ -146,15 +166,13 @@ class Front:
         """False when there are too many; the connection is registered either way until its socket is gone."""
         room = self._room() > 0
         self._connections[connection.number] = connection
-        if connection.transport is not None:
-            self._openings.discard(connection.transport)
         self._counters.add("connections_opened")
         return room
 
     def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
         self._requests.forget_claim(connection.number)
-        self._count_sockets()
+        self._socket_left()
         if self.draining and not self._connections:
             self._exit(0)
 
@@ -390,6 +408,8 @@ class Front:
 
     async def close(self) -> None:
         self._services.timers.close()
+        self._openings.close()
+        self._poll.close()
         await self._services.verifier.keys.close()
         if self._requests.traces is not None:
             await asyncio.to_thread(self._requests.traces.close)

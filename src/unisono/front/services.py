@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
-from unisono.front.frame_reader import read_buffer
+from unisono.front.connected_answers import ConnectedAnswers
 from unisono.front.hub import Hub
 from unisono.front.presence import PresenceRooms
 from unisono.front.requests import FrontRequests
@@ -22,7 +22,6 @@ from unisono.front.timers import Timers
 from unisono.ipc.messages import Offer
 from unisono.ipc.stats import Counters
 from unisono.ipc.tracing import open_tracer
-from unisono.vocabulary import JsonObject
 
 if TYPE_CHECKING:
     from unisono.front.connection import ClientConnection
@@ -47,11 +46,7 @@ class FrontServices:
     presence: PresenceRooms
     requests: FrontRequests
     counters: Counters
-    read_buffer: memoryview
-    limits: JsonObject
-    """The field `limits` of `connected`."""
-    presence_limits: JsonObject
-    """What is added to it for connections with the extension presence."""
+    connected_answers: ConnectedAnswers
 
     @classmethod
     def create(cls, settings: Settings, verifier: Verifier, access: Access) -> FrontServices:
@@ -72,20 +67,7 @@ class FrontServices:
             presence=PresenceRooms(hub, timers, counters, loop.time, now_ms, requests.share_presence),
             requests=requests,
             counters=counters,
-            read_buffer=read_buffer(),
-            limits={
-                "max_batch_size": settings.max_batch_size,
-                "sync_limit_min": settings.sync_limit_min,
-                "sync_limit_max": settings.sync_limit_max,
-                "max_message_bytes": settings.max_message_bytes,
-                "max_in_flight_drafts": settings.max_in_flight_drafts,
-                "max_subscriptions": settings.max_subscriptions,
-            },
-            presence_limits={
-                "max_presence_bytes": settings.max_presence_bytes,
-                "presence_per_s": settings.presence_per_s,
-                "presence_ttl_ms": int(settings.presence_ttl_s * 1000),
-            },
+            connected_answers=ConnectedAnswers(settings),
         )
 
 

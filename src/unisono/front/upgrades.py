@@ -1,8 +1,4 @@
-"""Decides about an HTTP request for an upgrade before it is answered: its path, its headers, its `Origin`.
-
-The WebSocket library checks the syntax of the request and, where nothing is refused here, `Upgrade`, `Connection` and
-the key. It reads one value of a header; RFC 6455 has lists, in several headers if need be.
-"""
+"""Answers an HTTP request for an upgrade, with regard to its `Origin`."""
 
 from __future__ import annotations
 
@@ -10,53 +6,59 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
-
 from unisono.config import Settings
 from unisono.display import shorten_repr
+from unisono.front.http_upgrade import RefusedUpgrade, accepting_answer, is_key, read_upgrade
 from unisono.ipc.stats import Counters
 from unisono.web_origins import normal_origin
 
 log = logging.getLogger("unisono.front")
-
-PATH: Final = b"/sync"
-VERSION: Final = "13"
 
 MAX_ORIGINS_LOGGED: Final = 100
 """Refused origins named in the log, each once; whoever invents more of them does not fill the disk."""
 
 MAX_ORIGIN_CHARS_LOGGED: Final = 200
 
+MAX_KNOWN: Final = 64
+MAX_KNOWN_BYTES: Final = 2048
+"""Requests that are remembered, and the longest of them."""
+
+KEY_HEADER: Final = b"\r\nSec-WebSocket-Key: "
+KEY_BYTES: Final = 24
+
 
 class UpgradeCheck:
-    """Which requests for an upgrade are refused, and how."""
+    """Which requests for an upgrade are refused, and how.
+
+    The requests of one kind of client differ in their keys alone. What surrounds the key of an accepted request is
+    remembered: with any other key of the same form, the same request is accepted again.
+    """
 
     def __init__(self, settings: Settings, counters: Counters) -> None:
         self._allowed = frozenset(map(normal_origin, settings.allowed_origins))
         self._counters = counters
         self._logged: set[str] = set()
+        self._known: dict[tuple[bytes, bytes], None] = {}
 
-    def refusal(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener | None:
-        """The answer to a request that is refused; None: the library goes on with it."""
-        headers = request.headers
-        if request.path.partition(b"?")[0] != PATH:
-            return refused(HTTPStatus.NOT_FOUND, "the path is /sync")
-        if len(headers.getall("Host", [])) != 1:
-            return refused(HTTPStatus.BAD_REQUEST, "one Host header is needed")
-        if self._allowed and (origins := headers.getall("Origin", [])) and not self._allows(origins):
-            return refused(HTTPStatus.FORBIDDEN, "pages of this origin may not connect here")
-        for name, token in (("Connection", "upgrade"), ("Upgrade", "websocket")):
-            if token in _tokens(headers.getall(name, [])):
-                headers[name] = token
-        if headers.get("Upgrade") == "websocket" and headers.getall("Sec-WebSocket-Version", []) != [VERSION]:
-            return refused(
-                HTTPStatus.UPGRADE_REQUIRED,
-                f"the WebSocket version here is {VERSION}",
-                {"Upgrade": "websocket", "Sec-WebSocket-Version": VERSION},
-            )
-        if len(headers.getall("Sec-WebSocket-Key", [])) > 1:
-            return refused(HTTPStatus.BAD_REQUEST, "one Sec-WebSocket-Key is needed")
-        return None
+    def answer(self, head: bytes) -> bytes:
+        """The answer that accepts the request with these lines; RefusedUpgrade where it is not accepted."""
+        before, _, rest = head.partition(KEY_HEADER)
+        key, after = rest[:KEY_BYTES], rest[KEY_BYTES:]
+        if (before, after) in self._known and is_key(key):
+            return accepting_answer(key)
+        checked = self._checked(head)
+        if checked == key and len(head) <= MAX_KNOWN_BYTES:
+            if len(self._known) >= MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[before, after] = None
+        return accepting_answer(checked)
+
+    def _checked(self, head: bytes) -> bytes:
+        """The key of the request."""
+        request = read_upgrade(head)
+        if self._allowed and request.origins and not self._allows([_text(each) for each in request.origins]):
+            raise RefusedUpgrade(HTTPStatus.FORBIDDEN, "pages of this origin may not connect here")
+        return request.key
 
     def _allows(self, origins: list[str]) -> bool:
         if (
@@ -78,13 +80,5 @@ class UpgradeCheck:
         return False
 
 
-def refused(
-    status: HTTPStatus, text: str, headers: dict[str, str] | None = None
-) -> WSUpgradeResponseWithListener:
-    """An HTTP answer, after which the library closes the socket."""
-    body = f"{status.value} {status.phrase}: {text}\n".encode()
-    return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, body, headers), None)
-
-
-def _tokens(values: list[str]) -> set[str]:
-    return {token.strip(" \t").lower() for value in values for token in value.split(",")}
+def _text(value: bytes) -> str:
+    return value.decode("ascii", "surrogateescape")

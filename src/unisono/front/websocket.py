@@ -1,19 +1,14 @@
-"""One WebSocket: frames in become whole messages, frames out are joined into one write, and it closes in order.
-
-The core API of the WebSocket library leaves to its user: joining fragments under the size limit, refusing reserved
-bits and stray continuations, answering pings and a close, and a bound on unsent bytes.
-"""
+"""One WebSocket: frames in become whole messages, frames out are joined into one write, and it closes in order."""
 
 from __future__ import annotations
 
-import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Self, cast
+from typing import Final, Self
 
-from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
-
-from unisono.front.frame_reader import FIN, OPCODE, FrameReader
+from unisono.front.client_sockets import ClientSocket
+from unisono.front.frame_reader import CONTROL_BYTES, FIN, MASKED, OPCODE, FrameReader
+from unisono.front.unmasking import unmask
 from unisono.protocol.errors import CloseCode
 
 MAX_REASON_BYTES = 123
@@ -22,10 +17,11 @@ MAX_REASON_BYTES = 123
 MAX_FRAGMENTS = 512
 """Fragments of a message that are kept apart; more are joined: fragments of one byte cost many times their size."""
 
-CODES_OF_NO_FRAME = frozenset({0, 1005, 1006, 1015})
-"""Close codes by which an endpoint names what it saw; they are never sent (RFC 6455, 7.4.1)."""
+WHOLE_CLOSE: Final = 0x88
+WHOLE_PING: Final = 0x89
+WHOLE_PONG: Final = 0x8A
+"""The first bytes of control frames, which have no fragments."""
 
-CLOSE, PING, PONG = WSMsgType.CLOSE, WSMsgType.PING, WSMsgType.PONG
 CONTINUATION, TEXT = 0, 1
 RESERVED = 0x70
 WHOLE_TEXT = FIN | TEXT
@@ -34,7 +30,7 @@ WHOLE_TEXT = FIN | TEXT
 NO_EXTENSION = "no extension was negotiated"
 
 
-class WebSocket(WSListener):
+class WebSocket(ABC):
     """A client's socket. A subclass handles its messages.
 
     Invariants: nothing is sent after the close frame; no message is passed on after it, or once messages are ignored.
@@ -42,53 +38,43 @@ class WebSocket(WSListener):
     """
 
     __slots__ = (
+        "_close_sent",
         "_flush_later",
         "_fragment_bytes",
         "_fragment_text",
         "_fragments",
-        "_frames",
         "_ignores_messages",
         "_leaving",
-        "_max_unsent_bytes",
         "_pong",
-        "_read_buffer",
-        "_transport",
+        "_socket",
         "_unsent",
         "max_message_bytes",
     )
 
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int,
-        max_unsent_bytes: int,
-        flush_later: Callable[[Self], None],
-        read_buffer: memoryview,
-    ) -> None:
+    def __init__(self, max_message_bytes: int, flush_later: Callable[[Self], None]) -> None:
         self.max_message_bytes = max_message_bytes
-        self._max_unsent_bytes = max_unsent_bytes
         self._flush_later = flush_later
-        self._read_buffer = read_buffer
-        self._transport: WSTransport | None = None
-        self._frames: FrameReader | None = None
+        self._socket: ClientSocket | None = None
         self._fragments: list[bytes] | None = None
         self._fragment_bytes = 0
         self._pong: bytes | None = None
         self._fragment_text = False
         self._unsent: list[bytes] = []
         self._leaving = False
+        self._close_sent = False
         self._ignores_messages = False
 
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """The socket's; None before it is open and once it is gone."""
-        return None if self._transport is None else self._transport.underlying_transport
+    def open(self, upgraded: ClientSocket, max_unsent_bytes: int) -> None:
+        """The upgrade is answered: from now on the frames of the socket are read."""
+        self._socket = upgraded
+        upgraded.max_unsent_bytes = max_unsent_bytes
+        upgraded.protocol = FrameReader(self, upgraded.buffer)
+        self.on_open()
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the client has not taken yet, as far as they are written."""
-        transport = self.transport
-        return 0 if transport is None else transport.get_write_buffer_size()
+        return 0 if self._socket is None else self._socket.unsent_bytes
 
     # -- for the subclass ----------------------------------------------------------------------------------
 
@@ -113,36 +99,18 @@ class WebSocket(WSListener):
 
     @abstractmethod
     def on_peer_closed(self) -> None:
-        """The client closes, or is gone; may be called twice."""
+        """The client closes, or has ended its half of the socket; what is unsent is still sent."""
 
     @abstractmethod
-    def on_gone(self, code: int | None) -> None:
-        """The socket is gone. `code`: the library itself closed it with this code, because a frame was too big or was
-        no WebSocket frame at all."""
+    def on_gone(self) -> None:
+        """The socket is gone."""
 
-    # -- callbacks of the library --------------------------------------------------------------------------
+    # -- what comes from the socket ------------------------------------------------------------------------
 
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
-        socket = transport.underlying_transport
-        library = cast(asyncio.BufferedProtocol, socket.get_protocol())
-        self._frames = FrameReader(library, self, self._read_buffer)
-        socket.set_protocol(self._frames)
-        socket.set_write_buffer_limits(high=self._max_unsent_bytes)
-        for head in (transport.request, transport.response):
-            if head is not None:
-                head.headers.clear()  # the library keeps them as long as the connection
-        self.on_open()
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        handshake = transport.close_handshake
-        code = None
-        if not self._leaving and handshake is not None and handshake.sent is not None:
-            code = int(handshake.sent.code)  # type: ignore[call-overload]
-        self.on_peer_closed()
-        self.on_gone(code)
+    def on_lost(self) -> None:
+        self.on_gone()
         self._leaving = True
-        self._transport = self._frames = self._fragments = None
+        self._socket = self._fragments = None
         self._unsent.clear()
 
     def pause_writing(self) -> None:
@@ -150,31 +118,28 @@ class WebSocket(WSListener):
             self._leaving = True  # nothing more is added to the buffer
             self.on_send_buffer_full()
 
-    def resume_writing(self) -> None:
-        pass
-
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        """A control frame; or any other that came before the frames of this socket were read here."""
-        kind = frame.msg_type  # read once: each access makes a new object
-        if kind == CLOSE:
-            if not self._leaving and not transport.is_close_frame_sent and not _sound_close(frame):
-                self.leave(CloseCode.PROTOCOL_ERROR, "the close frame is not valid")
-            self._peer_closed(transport, frame)
-        elif self._leaving or transport.is_close_frame_sent:
-            return  # frames from the same read are still passed on
-        elif self._frames is None or not self._frames.feeding_library:
-            self.on_early_frames()
-        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self.leave(CloseCode.PROTOCOL_ERROR, NO_EXTENSION)
-        elif kind == PING:
-            self._answer_ping(frame.get_payload_as_bytes())
-            self.on_ping_or_pong()
-        elif kind == PONG:
+    def on_control_frames(self, frames: bytes) -> None:
+        at = 0
+        while at < len(frames):
+            first, flag = frames[at], frames[at + 1]
+            end = at + 6 + (flag & ~MASKED)
+            if flag < MASKED or flag & ~MASKED > CONTROL_BYTES or not WHOLE_CLOSE <= first <= WHOLE_PONG:
+                self._break_off()
+                return
+            payload = bytearray(frames[at + 6 : end])
+            unmask(frames[at + 2 : at + 6], payload)
+            at = end
+            if first == WHOLE_CLOSE:
+                self._closed_by_peer(bytes(payload), frames[at:])
+                return
+            if self._leaving:
+                continue  # frames from the same read are still passed on
+            if first == WHOLE_PING:
+                self._answer_ping(bytes(payload))
             self.on_ping_or_pong()
 
     def on_data_frame(self, first: int, payload: bytes) -> None:
-        transport = self._transport
-        if self._leaving or transport is None or transport.is_close_frame_sent:
+        if self._leaving:
             return  # frames from the same read are still passed on
         if first == WHOLE_TEXT and self._fragments is None:
             if not self._ignores_messages:
@@ -226,6 +191,7 @@ class WebSocket(WSListener):
         self.leave(CloseCode.TOO_BIG, f"a message has at most {self.max_message_bytes} bytes here")
 
     def on_early_frames(self) -> None:
+        """Frames came behind the request for the upgrade."""
         self.leave(CloseCode.PROTOCOL_ERROR, "frames came before the upgrade was answered")
 
     def _answer_ping(self: Self, payload: bytes) -> None:
@@ -234,13 +200,26 @@ class WebSocket(WSListener):
             self._flush_later(self)
         self._pong = payload
 
-    def _peer_closed(self, transport: WSTransport, frame: WSFrame) -> None:
+    def _break_off(self) -> None:
+        """What came is no frame (RFC 6455, 7.1.7). What was to be sent is not sent any more."""
+        if not self._leaving:
+            self._unsent.clear()
+            self._pong = None
+            self.leave(CloseCode.PROTOCOL_ERROR, "not a valid frame")
+
+    def _closed_by_peer(self, payload: bytes, rest: bytes) -> None:
+        """A close, and the control frames behind it."""
+        fault = _fault_of_close(payload)
+        if rest[:1] == b"%c" % WHOLE_CLOSE:
+            fault = CloseCode.PROTOCOL_ERROR
+        if fault is not None and not self._leaving:
+            self.leave(fault, "the close frame is not valid")
         self.on_peer_closed()
-        self._leaving = True
-        if not transport.is_close_frame_sent:
+        if not self._close_sent:
             self.flush()
-            transport.send_close(frame.get_close_code() if frame.payload_size else WSCloseCode.OK)
-        transport.disconnect()
+            self._send_close(payload[:2] or b"\x03\xe8")
+        if self._socket is not None:
+            self._socket.close()
 
     # -- sending and ending --------------------------------------------------------------------------------
 
@@ -257,33 +236,41 @@ class WebSocket(WSListener):
         if self._pong is not None:
             unsent.append(b"\x8a%c%b" % (len(self._pong), self._pong))
             self._pong = None
-        if unsent and self._transport is not None and not self._transport.is_close_frame_sent:
-            self._transport.underlying_transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        if unsent and self._socket is not None and not self._close_sent:
+            self._socket.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
 
     def close(self, code: int, reason: str) -> bool:
         """Flush, then send the close frame; False when the socket is gone."""
         self._leaving = True
         self._fragments = None
-        transport = self._transport
-        if transport is None or transport.is_disconnected:
+        if self._socket is None:
             return False
         self.flush()
         text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
-        transport.send_close(code, text)  # type: ignore[arg-type]
+        self._send_close(code.to_bytes(2, "big") + text.encode())
         return True
+
+    def _send_close(self, payload: bytes) -> None:
+        self._leaving = True
+        if self._socket is not None and not self._close_sent:
+            self._close_sent = True
+            self._socket.write(b"\x88%c%b" % (len(payload), payload))
 
     def cut(self) -> None:
         """End the socket at once, whether the client has answered the close or not."""
-        if self._transport is not None and not self._transport.is_disconnected:
-            self._transport.disconnect(graceful=False)
+        if self._socket is not None:
+            self._socket.abort()
 
 
-def _sound_close(frame: WSFrame) -> bool:
-    """Whether a close has no reserved bit, and no code that a frame must not have (RFC 6455, 7.4).
-
-    The library has refused the other codes below 3000, and a reason that is not UTF-8.
-    """
-    if frame.rsv1 or frame.rsv2 or frame.rsv3:
-        return False
-    code = int(frame.get_close_code())  # type: ignore[call-overload]
-    return not frame.payload_size or (code not in CODES_OF_NO_FRAME and code < 5000)
+def _fault_of_close(payload: bytes) -> CloseCode | None:
+    """What is wrong with the payload of a close (RFC 6455, 5.5.1 and 7.4)."""
+    if not payload:
+        return None
+    code = int.from_bytes(payload[:2], "big")
+    if len(payload) < 2 or not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        return CloseCode.PROTOCOL_ERROR
+    try:
+        payload[2:].decode()
+    except UnicodeDecodeError:
+        return CloseCode.INVALID_TEXT
+    return None

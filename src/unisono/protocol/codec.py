@@ -260,6 +260,16 @@ def encode_payload(value: object) -> bytes:
     return _encode(value)
 
 
+def encode_connected(client_id: str, server_time: int, head: int, fields: bytes) -> bytes:
+    """The payload of `connected`; `fields`: what `connected_fields` says, encoded."""
+    return b'{"client_id":%b,"server_time":%d,"server_last_committed_id":%d,%b' % (
+        _encode(client_id),
+        server_time,
+        head,
+        fields[1:],
+    )
+
+
 @lru_cache(maxsize=512)
 def encode_names(partitions: tuple[str, ...]) -> bytes:
     """JSON of the partitions of an event: the same few sets come again and again."""

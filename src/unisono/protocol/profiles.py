@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from unisono.protocol.errors import ProfileUnsupported
 from unisono.protocol.messages import Connect
-from unisono.vocabulary import JsonObject
+from unisono.vocabulary import JsonObject, LogIdentity
 
 CANONICAL: Final = "canonical"
 COMPATIBILITY: Final = "compatibility"
@@ -59,3 +59,30 @@ def capabilities(
     if extensions is not None:
         capabilities["extensions"] = list(extensions)
     return capabilities
+
+
+def connected_fields(
+    profile: str,
+    *,
+    accepted_event_types: Sequence[str],
+    limits: JsonObject,
+    model_version: int | None,
+    model_digest: str = "",
+    log: LogIdentity | None = None,
+    snapshots: bool = False,
+    extensions: Sequence[str] | None = None,
+) -> JsonObject:
+    """What `connected` says to every client that asked for the same (CONN-04)."""
+    fields: JsonObject = {
+        "capabilities": capabilities(
+            profile, accepted_event_types, snapshots=snapshots, extensions=extensions
+        ),
+        "limits": limits,
+    }
+    if model_version is not None:
+        fields["model_version"] = model_version
+        fields["model_digest"] = model_digest
+    if log is not None:
+        fields["log_id"] = log.log_id
+        fields["log_epoch"] = log.log_epoch
+    return fields

@@ -27,8 +27,7 @@ from unisono.protocol.messages import (
     SubmitMaybeAtomic,
     Sync,
 )
-from unisono.protocol.profiles import capabilities
-from unisono.vocabulary import JsonObject, LogIdentity
+from unisono.vocabulary import JsonObject
 
 
 class SessionState(Enum):
@@ -203,47 +202,11 @@ class Session:
                 self._step(Input.HISTORY)
                 return (ReadHistory(message),)
 
-    def verified(
-        self,
-        client_id: str,
-        profile: str,
-        *,
-        accepted_event_types: Sequence[str],
-        server_time: int,
-        head: int,
-        limits: JsonObject,
-        model_version: int | None,
-        model_digest: str = "",
-        log: LogIdentity | None = None,
-        snapshots: bool = False,
-        extensions: Sequence[str] | None = None,
-        author: str | None = None,
-    ) -> Sequence[Effect]:
-        """The token is good and the profile settled: the connection is active (CONN-04).
-
-        `author`: of this connection's events, canonical JSON or empty, where the client asked for it (EXT-03).
-        """
+    def verified(self, client_id: str, profile: str) -> None:
+        """The token is good and the profile settled: the connection is active (CONN-04)."""
         self._step(Input.CONNECT_ACCEPTED)
         self.client_id = client_id
         self.profile = profile
-        payload: JsonObject = {
-            "client_id": client_id,
-            "server_time": server_time,
-            "server_last_committed_id": head,
-            "capabilities": capabilities(
-                profile, accepted_event_types, snapshots=snapshots, extensions=extensions
-            ),
-            "limits": limits,
-        }
-        if model_version is not None:
-            payload["model_version"] = model_version
-            payload["model_digest"] = model_digest
-        if log is not None:
-            payload["log_id"] = log.log_id
-            payload["log_epoch"] = log.log_epoch
-        if author:
-            payload.update(msgspec.json.decode(author))
-        return (Reply("connected", payload),)
 
     def refuse(self, error: WireError) -> Sequence[Effect]:
         """Tell the client of an error, and close where its code says so (ERR-01)."""

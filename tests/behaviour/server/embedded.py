@@ -11,18 +11,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from picows import WSTransport
-from picows.picows import WSProtocol  # type: ignore[attr-defined]
-
 from tests.behaviour.server.harness import SECRET
 from tests.waiting import PATIENCE_S
 from unisono.config import Settings
 from unisono.front.access import Access
 from unisono.front.auth.sources import KeySource, SharedSecret
 from unisono.front.auth.verify import Verifier
+from unisono.front.client_sockets import ClientSocket
 from unisono.front.connection import ClientConnection
 from unisono.front.frame_reader import FrameReader
-from unisono.front.openings import OpeningProtocol
+from unisono.front.openings import Opening
 from unisono.front.server import Front
 from unisono.ipc.channel import frame, socket_pair
 from unisono.ipc.messages import Drain
@@ -82,7 +80,7 @@ class Embedded:
 
 def connections_in_memory() -> int:
     """With their parts, and with cyclic garbage that nobody has looked for."""
-    parts = (ClientConnection, FrameReader, WSTransport, WSProtocol, OpeningProtocol)
+    parts = (ClientConnection, FrameReader, ClientSocket, Opening)
     return sum(type(thing) in parts for thing in gc.get_objects())
 
 

@@ -21,7 +21,8 @@ from tests.behaviour.server.pressure import (
     authority_stopped,
     padded,
 )
-from unisono.front.frame_reader import FEED_BYTES, READ_BYTES
+from unisono.front.client_sockets import READ_BYTES
+from unisono.front.frame_reader import FEED_BYTES
 
 # -- before connected, little is lent ------------------------------------------------------------------------
 

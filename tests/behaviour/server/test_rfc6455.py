@@ -1,6 +1,6 @@
 """RFC 6455 at the raw socket, in the manner of the Autobahn test suite: what the server does with each frame.
 
-Where the WebSocket library decides and another answer would be as good, the case says so.
+Where another answer would be as good, the case says so.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ FRAMING = [
     Case("unmasked text", [frame(TEXT, heartbeat(), mask=None)], PROTOCOL_ERROR),
     Case("unmasked ping", [frame(PING, mask=None)], PROTOCOL_ERROR),
     Case("unmasked close", [frame(CLOSE, mask=None)], PROTOCOL_ERROR),
-    # The library itself closes, past what the front has queued for the end of this pass.
+    # What is queued for the end of this pass is not sent any more; it could be.
     Case(
         "a message before an unmasked one",
         [frame(TEXT, heartbeat()) + frame(PING, mask=None)],
@@ -227,7 +227,7 @@ CLOSES = [
     Case("a ping before the close", [frame(PING, b"p") + close(1000)], [pong(b"p"), closed(1000)]),
     Case("a ping after the close", [close(1000) + frame(PING)], [closed(1000)]),
     Case("a message after the close", [close(1000) + frame(TEXT, heartbeat())], [closed(1000)]),
-    # The library reads the second close before it hands over the first, and answers that.
+    # The first could be answered as well.
     Case("two closes in one segment", [close(1000) + close(1001)], [closed(1002)]),
 ]
 

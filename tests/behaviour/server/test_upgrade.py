@@ -45,7 +45,7 @@ REFUSED = {
         "the path in capitals": but(LINE, b"GET /SYNC HTTP/1.1"),
         "the path encoded": but(LINE, b"GET /%73ync HTTP/1.1"),
         "a path with dots": but(LINE, b"GET /x/../sync HTTP/1.1"),
-        # The library hands over the target as it is; no browser and no client sends an absolute one to a server.
+        # No browser and no client sends an absolute one to a server.
         "the whole address": but(LINE, b"GET http://x/sync HTTP/1.1"),
     },
     426: {
@@ -72,7 +72,6 @@ REFUSED = {
         "two keys": but(KEY, KEY, KEY),
         "no Host": but(HOST),
         "two Hosts": but(HOST, HOST, HOST),
-        # The library knows one method, and no other status for the rest.
         "POST": but(LINE, b"POST /sync HTTP/1.1"),
         "the method in small letters": but(LINE, b"get /sync HTTP/1.1"),
         "HTTP/1.0": but(LINE, b"GET /sync HTTP/1.0"),
@@ -94,7 +93,7 @@ REFUSED = {
         "a start of TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200) + b"\r\n\r\n",
         "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     },
-    # Past 16 KiB the library closes the socket without reading on.
+    # Past 16 KiB the socket is closed, and nothing more is read.
     0: {
         "a header of 17 KiB": request(*UPGRADE_LINES, b"X-Long: " + b"x" * 17_000),
         "headers without an end": request(LINE, *(b"X-%d: %b" % (n, b"x" * 1000) for n in range(40)))[:-4],

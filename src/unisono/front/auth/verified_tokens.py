@@ -64,8 +64,7 @@ class VerifiedTokens:
 
 def name_of(token: str, claimed_client_id: str, stored_claims: Sequence[str]) -> bytes:
     """The hash of a token, and of what else decides which identity it proves."""
-    digest = sha256(token.encode(errors="surrogatepass"))
-    for text in (claimed_client_id, *stored_claims):
-        part = text.encode(errors="surrogatepass")
-        digest.update(b"%d:" % len(part) + part)
-    return digest.digest()
+    named = f"{len(token)}:{token}{len(claimed_client_id)}:{claimed_client_id}"
+    if stored_claims:
+        named += "".join(f"{len(claim)}:{claim}" for claim in stored_claims)
+    return sha256(named.encode(errors="surrogatepass")).digest()
