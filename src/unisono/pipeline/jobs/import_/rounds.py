@@ -42,6 +42,8 @@ REFUSALS_MAX: Final = 1_000_000
 """Verdicts of partitions against events that they share, which the driver holds: some 400 bytes each."""
 
 BATCH_ROWS: Final = 4_096
+BATCH_BYTES: Final = 8 << 20
+"""Rows of a file in memory at a time: so many, or fewer where they are large on average."""
 
 RowKey: TypeAlias = tuple[int, int]
 """File and row of an event."""
@@ -165,7 +167,7 @@ def judge_again(task: RoundTask) -> RoundResult:
         pq.ParquetFile(path) as file,
         pq.ParquetWriter(beside, OUT) as writer,
     ):
-        for batch in file.iter_batches(BATCH_ROWS):
+        for batch in file.iter_batches(_batch_rows(file.metadata)):
             own = pc.is_in(batch.column("number"), pa.array(task.inboxes, pa.int64()))
             if pc.any(own).as_py():
                 verdicts = BatchVerdicts(batch)
@@ -177,6 +179,11 @@ def judge_again(task: RoundTask) -> RoundResult:
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     beside.replace(path)
     return RoundResult(rows, refusals)
+
+
+def _batch_rows(metadata: Any) -> int:
+    size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // max(1, size)))
 
 
 def _judge_batch(
