@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from unisono.front.access import Acl, AclError
 from unisono.front.auth.verify import Identity
 from unisono.front.connecting import REVOKED
 from unisono.front.connection import ClientConnection
 from unisono.front.revocations import names_of
-from unisono.front.services import now_ms
-from unisono.ipc.messages import AskAccess, RevokedName
+from unisono.front.services import FrontServices, now_ms
+from unisono.ipc.messages import AccessChanged, AskAccess, RevokedName
 from unisono.protocol.errors import AuthFailed, CloseCode, Forbidden, Revoked
 from unisono.protocol.session import SessionState
+
+log = logging.getLogger("unisono.front")
 
 
 class AppliedChanges:
@@ -32,6 +36,23 @@ class AppliedChanges:
         for asked in [each for each in self._asked if each.number <= number]:
             self._asked.remove(asked)
             self._answer(asked.ticket)
+
+
+def apply_access_change(
+    services: FrontServices,
+    connections: Iterable[ClientConnection],
+    changed: AccessChanged,
+    fields: Mapping[str, object],
+) -> None:
+    """Every connection keeps what it may still do. An ACL that cannot be read changes nothing. `fields`: of the log."""
+    services.revocations.replace(changed.revoked)
+    if changed.reload_acl and services.settings.acl is not None:
+        try:
+            services.access.replace(Acl.load(services.settings.acl))
+        except AclError as error:
+            log.error("front %d: ACL not reloaded: %s", fields["front"], error, extra=dict(fields))
+    for connection in connections:
+        connection.guard(partial(access_changed, connection, changed.ended))
 
 
 def access_changed(connection: ClientConnection, ended: RevokedName | None) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from unisono.config import Settings
-from unisono.front.access import Access, Acl, AclError
+from unisono.front.access import Access
 from unisono.front.auth.verify import Verifier
 from unisono.front.client_sockets import ClientSocket, Poll
 from unisono.front.connecting import NEW_CLAIMS
@@ -25,7 +25,7 @@ from unisono.front.connection_report import describe
 from unisono.front.descriptors import MAX_REFUSED, connections_within_limit
 from unisono.front.heap_trim import HeapTrim
 from unisono.front.http_upgrade import RefusedUpgrade, refusing_answer
-from unisono.front.live_access import AppliedChanges, access_changed
+from unisono.front.live_access import AppliedChanges, apply_access_change
 from unisono.front.openings import Listener, Openings
 from unisono.front.services import FrontServices
 from unisono.front.upgrades import UpgradeCheck
@@ -288,15 +288,7 @@ class Front:
 
     def _access_changed(self, changed: AccessChanged) -> None:
         """Every connection keeps what it may still do (AUTHZ-09). An ACL that cannot be read changes nothing."""
-        services = self._services
-        services.revocations.replace(changed.revoked)
-        if changed.reload_acl and self._settings.acl is not None:
-            try:
-                services.access.replace(Acl.load(self._settings.acl))
-            except AclError as error:
-                log.error("front %d: ACL not reloaded: %s", self._index, error, extra=self._fields())
-        for connection in list(self._connections.values()):
-            connection.guard(partial(access_changed, connection, changed.ended))
+        apply_access_change(self._services, list(self._connections.values()), changed, self._fields())
         self._applied_access.applied(changed.number)
 
     def _from_reader(self, message: Message) -> None:
@@ -309,16 +301,10 @@ class Front:
     def _from_node(self, message: Message) -> None:
         match message:
             case AskStats():
-                self._counters.reset("messages_in", self._requests.messages_in)
                 self._counters.reset("broadcasts", self._broadcasts)
                 self._counters.set("connections", len(self._connections))
                 self._counters.set("openings", len(self._openings))
-                self._counters.set("in_flight_items", self._requests.queued.items)
-                self._counters.set("in_flight_bytes", self._requests.queued.bytes)
-                self._counters.set("sync_queue_bytes", self._requests.sync_bytes)
-                self._counters.set("subscribed_partitions", self._hub.partitions)
-                self._counters.set("presences", self._services.presence.count)
-                self._node.send(Stats(message.ticket, self._counters.dump()))
+                self._node.send(Stats(message.ticket, self._services.count_all()))
             case AskConnections():
                 found = [describe(each) for each in islice(self._connections.values(), message.limit)]
                 self._node.send(CommandResult(message.ticket, True, encode_payload(found)))

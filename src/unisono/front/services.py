@@ -70,6 +70,17 @@ class FrontServices:
             connected_answers=ConnectedAnswers(settings),
         )
 
+    def count_all(self) -> bytes:
+        """All counters of the front, with how much there is of each thing now."""
+        requests, counters = self.requests, self.counters
+        counters.reset("messages_in", requests.messages_in)
+        counters.set("in_flight_items", requests.queued.items)
+        counters.set("in_flight_bytes", requests.queued.bytes)
+        counters.set("sync_queue_bytes", requests.sync_bytes)
+        counters.set("subscribed_partitions", self.hub.partitions)
+        counters.set("presences", self.presence.count)
+        return counters.dump()
+
 
 class ConnectionOwner(Protocol):
     """The front, as its connections see it."""
