@@ -44,7 +44,7 @@ def apply_access_change(
     changed: AccessChanged,
     fields: Mapping[str, object],
 ) -> None:
-    """Every connection keeps what it may still do. An ACL that cannot be read changes nothing. `fields`: of the log."""
+    """Connections keep what they may still do. An ACL that cannot be read changes nothing. `fields`: of a log line."""
     services.revocations.replace(changed.revoked)
     if changed.reload_acl and services.settings.acl is not None:
         try:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
-from functools import partial
 from http import HTTPStatus
 from itertools import count, islice
 from typing import Final
@@ -144,14 +143,11 @@ class Front:
             opened.close()
             return
         opened.write(answer)
-        connection = self._new_connection()
+        connection = ClientConnection(self._services, self, next(self._numbers))
         self._openings.upgraded(opened)
         connection.open(opened, self._settings.max_send_buffer_bytes)
         if more:
             connection.on_early_frames()
-
-    def _new_connection(self) -> ClientConnection:
-        return ClientConnection(self._services, self, next(self._numbers))
 
     def _room(self) -> int:
         """Connections that there is still room for; negative while some above the limit are being closed."""
