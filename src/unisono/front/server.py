@@ -9,7 +9,6 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from http import HTTPStatus
 from itertools import count, islice
 from typing import Final
 
@@ -87,13 +86,8 @@ class Front:
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._max_connections = connections_within_limit(settings.max_connections, index)
         self._connections: dict[int, ClientConnection] = {}
-        self._openings = Openings(
-            self._loop,
-            settings.handshake_timeout_s,
-            room=self._room,
-            on_cut=lambda: self._counters.add("openings_cut"),
-            on_left=self._socket_left,
-        )
+        handshake_s = settings.handshake_timeout_s
+        self._openings = Openings(self._loop, handshake_s, self._counters, self._room, self._socket_left)
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
         self._unflushed: list[ClientConnection] = []
@@ -131,13 +125,9 @@ class Front:
 
     def _upgrade(self, opened: ClientSocket, head: bytes, more: bool) -> None:
         try:
-            answer = self._upgrade_check.answer(head)
-            if self._room() <= -MAX_REFUSED:
-                raise RefusedUpgrade(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            answer = self._upgrade_check.answer(head, full=self._room() <= -MAX_REFUSED)
         except RefusedUpgrade as refused:
-            opened.write(refusing_answer(refused))
-            self._openings.gone(opened)
-            opened.close()
+            self._openings.refuse(opened, refusing_answer(refused))
             return
         opened.write(answer)
         connection = self._new_connection()
