@@ -16,7 +16,7 @@ from tests.behaviour.server.frames import UPGRADE_LINES
 from unisono.config import Settings
 from unisono.front.client_sockets import ClientSocket, Poll
 from unisono.front.http_upgrade import RefusedUpgrade, accepting_answer, read_upgrade, refusing_answer
-from unisono.front.openings import HEAD_END, MAX_HEAD_BYTES, Opening, Openings
+from unisono.front.openings import HEAD_END, MAX_HEAD_BYTES, Openings, PendingUpgrade
 from unisono.front.upgrades import MAX_KNOWN, UpgradeCheck
 from unisono.ipc.stats import Counters
 
@@ -109,11 +109,11 @@ def opened(pieces: list[bytes]) -> tuple[list[tuple[bytes, bool]], bool]:
 
     async def scenario() -> bool:
         poll = Poll(asyncio.get_running_loop())
-        openings = Openings(poll.loop, 60, room=lambda: 10, on_cut=lambda: None, on_left=lambda: None)
+        openings = Openings(poll.loop, 60, Counters(), lambda: 10, lambda: None)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             one = ClientSocket(ours, ours.fileno(), poll)
-            one.protocol = Opening(one, lambda _, head, more: asked.append((head, more)), openings)
+            one.protocol = PendingUpgrade(one, lambda _, head, more: asked.append((head, more)), openings)
             poll.add(one.descriptor, one)
             openings.add(one)
             for piece in pieces:

@@ -304,5 +304,5 @@ class Authority:
         result = self._execute(self._replica, command)
         if result is not None:
             self._commands.popleft()
+            self._out.flush()  # whoever has the answer may rely on the fronts having been told before
             self._out.send(channel, [result])
-            self._out.flush()

@@ -44,7 +44,7 @@ def apply_access_change(
     changed: AccessChanged,
     fields: Mapping[str, object],
 ) -> None:
-    """Connections keep what they may still do. An ACL that cannot be read changes nothing. `fields`: of a log line."""
+    """Connections keep what they may still do; an ACL that cannot be read changes nothing. `fields`: of log lines."""
     services.revocations.replace(changed.revoked)
     if changed.reload_acl and services.settings.acl is not None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from unisono.front.client_sockets import ClientSocket, Poll
+from unisono.ipc.stats import Counters
 
 BACKLOG: Final = 1024
 
@@ -47,15 +48,14 @@ class Openings:
         self,
         loop: asyncio.AbstractEventLoop,
         timeout_s: float,
-        *,
+        counters: Counters,
         room: Callable[[], int],
-        on_cut: Callable[[], None],
         on_left: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._timeout_s = timeout_s
         self._room = room
-        self._on_cut = on_cut
+        self._counters = counters
         self._on_left = on_left
         self._sockets: dict[ClientSocket, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -70,12 +70,17 @@ class Openings:
             self._timer = self._loop.call_at(until, self._cut_late)
         if len(self._sockets) > MIN_OPENINGS:
             while len(self._sockets) > max(MIN_OPENINGS, self._room()):
-                self._on_cut()
+                self._counters.add("openings_cut")
                 self._cut(next(iter(self._sockets)))
 
     def upgraded(self, opened: ClientSocket) -> None:
         """It is a connection now."""
         self._sockets.pop(opened, None)
+
+    def refuse(self, refused: ClientSocket, answer: bytes) -> None:
+        refused.write(answer)
+        refused.close()
+        self.gone(refused)
 
     def gone(self, closed: ClientSocket) -> None:
         if self._sockets.pop(closed, None) is not None:
@@ -99,7 +104,7 @@ class Openings:
             self._cut(late)
 
 
-class Opening:
+class PendingUpgrade:
     """The protocol of one socket until its upgrade: it collects the request."""
 
     __slots__ = ("_answer", "_head", "_openings", "_socket")
@@ -195,7 +200,7 @@ class Listener:
                 self._pause()
                 return
             opened = ClientSocket(accepted, descriptor, poll)
-            opening = opened.protocol = Opening(opened, self._answer, openings)
+            opening = opened.protocol = PendingUpgrade(opened, self._answer, openings)
             poll.add(descriptor, opened)
             try:
                 opened.read()  # most requests come with the connection

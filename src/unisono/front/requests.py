@@ -19,6 +19,7 @@ from unisono.ipc.messages import (
     AskHead,
     Claim,
     Claimed,
+    EventCommitted,
     HeadAnswer,
     PresenceChange,
     PresenceChanges,
@@ -161,6 +162,16 @@ class FrontRequests:
             self._watch_end.cancel()
         self._watch_end = loop.call_later(WATCH_S, setattr, self, "watch", None)
         return self.watch.since(after)
+
+    def publish_observed(self, committed: EventCommitted, publish: Callable[[EventCommitted], int]) -> int:
+        """Publish an event as any other, and note its times; returns how often it was sent."""
+        began_ns = 0 if self.traces is None else self.traces.now_ns()
+        sent = publish(committed)
+        if self.traces is not None:
+            self.traces.delivered(committed, began_ns, sent)
+        if self.watch is not None:
+            self.watch.published(committed, sent)
+        return sent
 
     # -- presence ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
-from http import HTTPStatus
 from itertools import count, islice
 from typing import Final
 
@@ -87,13 +86,8 @@ class Front:
         self._numbers = count(index * NUMBERS_PER_FRONT + 1)
         self._max_connections = connections_within_limit(settings.max_connections, index)
         self._connections: dict[int, ClientConnection] = {}
-        self._openings = Openings(
-            self._loop,
-            settings.handshake_timeout_s,
-            room=self._room,
-            on_cut=lambda: self._counters.add("openings_cut"),
-            on_left=self._socket_left,
-        )
+        handshake_s = settings.handshake_timeout_s
+        self._openings = Openings(self._loop, handshake_s, self._counters, self._room, self._socket_left)
         self._upgrade_check = UpgradeCheck(settings, self._counters)
         self._heap = HeapTrim(self._loop)
         self._applied_access = AppliedChanges(
@@ -134,20 +128,19 @@ class Front:
 
     def _upgrade(self, opened: ClientSocket, head: bytes, more: bool) -> None:
         try:
-            answer = self._upgrade_check.answer(head)
-            if self._room() <= -MAX_REFUSED:
-                raise RefusedUpgrade(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+            answer = self._upgrade_check.answer(head, full=self._room() <= -MAX_REFUSED)
         except RefusedUpgrade as refused:
-            opened.write(refusing_answer(refused))
-            self._openings.gone(opened)
-            opened.close()
+            self._openings.refuse(opened, refusing_answer(refused))
             return
         opened.write(answer)
-        connection = ClientConnection(self._services, self, next(self._numbers))
+        connection = self._new_connection()
         self._openings.upgraded(opened)
         connection.open(opened, self._settings.max_send_buffer_bytes)
         if more:
             connection.on_early_frames()
+
+    def _new_connection(self) -> ClientConnection:
+        return ClientConnection(self._services, self, next(self._numbers))
 
     def _room(self) -> int:
         """Connections that there is still room for; negative while some above the limit are being closed."""
@@ -205,7 +198,7 @@ class Front:
                 if self._requests.traces is None and self._requests.watch is None:
                     self._broadcasts += self._hub.publish(message)
                 else:
-                    self._publish_observed(message)
+                    self._broadcasts += self._requests.publish_observed(message, self._hub.publish)
             case BatchOutcome():
                 self._answer(message.conn, "submit_events_result", message.payload)
             case SingleOutcome():
@@ -244,17 +237,6 @@ class Front:
                     self._end_failed()
             case _:
                 self._unexpected(message, "authority")
-
-    def _publish_observed(self, committed: EventCommitted) -> None:
-        """As for every event, and its times are noted."""
-        traces = self._requests.traces
-        began_ns = 0 if traces is None else traces.now_ns()
-        sent = self._hub.publish(committed)
-        self._broadcasts += sent
-        if traces is not None:
-            traces.delivered(committed, began_ns, sent)
-        if self._requests.watch is not None:
-            self._requests.watch.published(committed, sent)
 
     def _answer(self, conn: int, kind: str, payload: bytes) -> None:
         """Answer the oldest request of a connection of this front; those of other fronts are not known here."""

@@ -40,18 +40,23 @@ class UpgradeCheck:
         self._logged: set[str] = set()
         self._known: dict[tuple[bytes, bytes], None] = {}
 
-    def answer(self, head: bytes) -> bytes:
-        """The answer that accepts the request with these lines; RefusedUpgrade where it is not accepted."""
+    def answer(self, head: bytes, *, full: bool = False) -> bytes:
+        """The answer that accepts the request with these lines; RefusedUpgrade where it is not accepted.
+
+        `full`: there is no room for one that would be accepted.
+        """
         before, _, rest = head.partition(KEY_HEADER)
         key, after = rest[:KEY_BYTES], rest[KEY_BYTES:]
-        if (before, after) in self._known and is_key(key):
-            return accepting_answer(key)
-        checked = self._checked(head)
-        if checked == key and len(head) <= MAX_KNOWN_BYTES:
-            if len(self._known) >= MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            self._known[before, after] = None
-        return accepting_answer(checked)
+        if (before, after) not in self._known or not is_key(key):
+            checked = self._checked(head)
+            if checked == key and len(head) <= MAX_KNOWN_BYTES:
+                if len(self._known) >= MAX_KNOWN:
+                    del self._known[next(iter(self._known))]
+                self._known[before, after] = None
+            key = checked
+        if full:
+            raise RefusedUpgrade(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections")
+        return accepting_answer(key)
 
     def _checked(self, head: bytes) -> bytes:
         """The key of the request."""

@@ -20,7 +20,7 @@ from unisono.front.auth.verify import Verifier
 from unisono.front.client_sockets import ClientSocket
 from unisono.front.connection import ClientConnection
 from unisono.front.frame_reader import FrameReader
-from unisono.front.openings import Opening
+from unisono.front.openings import PendingUpgrade
 from unisono.front.server import Front
 from unisono.ipc.channel import frame, socket_pair
 from unisono.ipc.messages import Drain
@@ -80,7 +80,7 @@ class Embedded:
 
 def connections_in_memory() -> int:
     """With their parts, and with cyclic garbage that nobody has looked for."""
-    parts = (ClientConnection, FrameReader, ClientSocket, Opening)
+    parts = (ClientConnection, FrameReader, ClientSocket, PendingUpgrade)
     return sum(type(thing) in parts for thing in gc.get_objects())
 
 
