@@ -26,6 +26,7 @@ from unisono.ipc.channel import (
 from unisono.ipc.messages import (
     AccessChanged,
     AdminCommand,
+    AskAccess,
     AskConnections,
     AskEventTimes,
     AskHead,
@@ -106,6 +107,7 @@ MESSAGES: dict[type, st.SearchStrategy[Message]] = {
     CommandResult: st.builds(CommandResult, numbers, st.booleans(), blobs),
     AskConnections: st.builds(AskConnections, numbers, numbers),
     AskSubscribers: st.builds(AskSubscribers, numbers, names),
+    AskAccess: st.builds(AskAccess, numbers, numbers),
     AskEventTimes: st.builds(AskEventTimes, numbers, numbers),
     ListConnections: st.builds(ListConnections, texts, numbers),
     ListedConnections: st.builds(ListedConnections, texts, texts, blobs, st.booleans()),
