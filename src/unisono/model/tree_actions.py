@@ -7,7 +7,8 @@ where there is one: for `options` as a whole, and in it for `replace`, `parent` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -19,12 +20,20 @@ ACTIONS = ("set", "unset", "init", "treePush", "treeDelete", "treeUpdate", "tree
 TARGET_SEGMENTS_MAX = 64
 """As deep as a message may nest (LIM-06): no chain of short events builds a state too deep to encode."""
 
+TARGETS_CACHED = 1_024
+TARGET_CHARS_CACHED = 200
+"""Targets whose segments are kept: events have the same few again and again."""
+
 
 class Position(msgspec.Struct, frozen=True):
     """A place among siblings; `sibling` is named for `after` and `before` only."""
 
     side: Literal["first", "last", "after", "before"]
     sibling: str = ""
+
+
+_FIRST: Final = Position("first")
+_LAST: Final = Position("last")
 
 
 class Set(msgspec.Struct, frozen=True):
@@ -88,6 +97,11 @@ def split_target(target: Json) -> tuple[str, ...] | str:
     """The segments of a dot path, or what is wrong with it."""
     if not isinstance(target, str) or not target:
         return "must be a non-empty dot path such as `explorer` or `settings.theme`"
+    return _segments(target) if len(target) <= TARGET_CHARS_CACHED else _segments.__wrapped__(target)
+
+
+@lru_cache(maxsize=TARGETS_CACHED)
+def _segments(target: str) -> tuple[str, ...] | str:
     if target.count(".") >= TARGET_SEGMENTS_MAX:
         return f"must have at most {TARGET_SEGMENTS_MAX} segments"
     segments = tuple(target.split("."))
@@ -166,15 +180,15 @@ class _Reader:
     def position(self) -> Position:
         match self.option("position", "first"):
             case "first":
-                return Position("first")
+                return _FIRST
             case "last":
-                return Position("last")
+                return _LAST
             case {"after": id, **rest} if not rest:
                 return Position("after", self.item_id(id, "options.position.after"))
             case {"before": id, **rest} if not rest:
                 return Position("before", self.item_id(id, "options.position.before"))
         self.wrong("options.position", 'must be "first", "last", {"after": id} or {"before": id}')
-        return Position("first")
+        return _FIRST
 
 
 def _set(reader: _Reader) -> Set:
