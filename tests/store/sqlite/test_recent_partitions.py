@@ -229,6 +229,19 @@ def test_rows_that_a_killed_process_wrote_are_not_in_the_way(
     assert check_directory(tmp_path).ok
 
 
+def test_a_pruned_event_gets_no_row(tmp_path: Path, small: Callable[[int], None]) -> None:
+    small(20)
+    with closing(SqliteLog.open(tmp_path)) as log:
+        log.set_archive(LAKE)
+        append(log, [["p"]] * 10)
+        log.prune_batch(5)
+        assert state(tmp_path) == (0, 5)
+        append_many(log, 200, group=10)
+    assert state(tmp_path)[0] > 100
+    report = check_directory(tmp_path)
+    assert report.ok, report.text()
+
+
 def test_a_reader_keeps_only_what_is_not_in_the_table(tmp_path: Path, small: Callable[[int], None]) -> None:
     small(20)
     with closing(SqliteLog.open(tmp_path)) as log, closing(SqliteReader.open(tmp_path)) as reader:
