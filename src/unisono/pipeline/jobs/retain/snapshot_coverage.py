@@ -1,7 +1,8 @@
-"""Which events are covered by the store's snapshots, from the smallest columns of the lake's table `log`.
+"""Which events are covered by the store's snapshots, from the smallest columns of the lake's table `by_partition`.
 
 A task asks the store for the snapshots of the partitions that it meets, some thousand at a time. So neither the
-driver nor a worker has the watermarks of all partitions.
+driver nor a worker has the watermarks of all partitions, and each is looked up once in a run. That `by_partition` has
+every event is proved by `compare_rows` before any is pruned.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import View
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import RowRange, scan_file
-from unisono.lake.storage import Storage
+from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.open_log import open_reader, readers_at_once
-from unisono.pipeline.spark.executors import run_on_executors
+from unisono.pipeline.spark.executors import run_on_executors, tasks_worthwhile
 from unisono.store.port import LogReader
 
 if TYPE_CHECKING:
@@ -35,12 +35,15 @@ BLOCKERS_MAX: Final = 100_000
 """Blocking partitions kept by name; beyond this, those that block last are dropped."""
 
 BATCHES_AT_ONCE: Final = 64
-"""Half a million events, of which only ids and partitions are read: each partition is looked up once for all."""
+"""Half a million rows, of which only ids and partitions are read: each partition is looked up once for all."""
 
 NAMES_AT_ONCE: Final = 5_000
 """Partitions looked up by one statement: some milliseconds."""
 
-_READ: Final = ("committed_id", "partitions")
+TASK_ROWS_WORTHWHILE: Final = 250_000
+"""Rows for which a task is worth starting."""
+
+_READ: Final = ("committed_id", "partition")
 
 
 class LaggingSnapshot(msgspec.Struct, frozen=True):
@@ -138,37 +141,39 @@ def measure_coverage(
     """What the store's snapshots cover of `(since, upto]`."""
     parts = [
         _Part(stored, view.storage, file, since, upto)
-        for file in view.log_files
+        for file in (*view.log_files, *view.partition_files)
         if file.last_id > since and file.first_id <= upto
     ]
+    tasks = tasks_worthwhile(spark, upto - since, TASK_ROWS_WORTHWHILE)
+    readers = readers_at_once(stored.store) or tasks
     whole = _Sum()
-    for found in run_on_executors(spark, parts, _measure_file, at_once=readers_at_once(stored.store)):
+    for found in run_on_executors(spark, parts, _measure_file, at_once=min(tasks, readers)):
         whole.add(found)
     return whole.whole()
 
 
 def _measure_file(part: _Part) -> Coverage:
-    """On an executor: one file."""
+    """On an executor: the sizes of a file of `log`, or the rows of one of `by_partition`."""
+    if part.file.table == LOG:
+        return Coverage(sizes=list(_sizes(part)))
     whole = _Sum()
-    whole.add(Coverage(sizes=list(_sizes(part))))
     batches = scan_file(part.storage, part.file, RowRange(part.since, part.upto), _READ)
     with closing(open_reader(part.stored.store)) as reader:
         while some := list(islice(batches, BATCHES_AT_ONCE)):
-            whole.add(_measure_rows(pa.Table.from_batches(some).combine_chunks(), part.stored, reader))
+            whole.add(_measure_rows(pa.Table.from_batches(some), part.stored, reader))
     return whole.whole()
 
 
 def _measure_rows(rows: pa.Table, stored: StoredSnapshots, reader: LogReader) -> Coverage:
-    lists = rows.column("partitions").chunk(0)
-    ids = np.asarray(rows.column("committed_id"))[np.asarray(pc.list_parent_indices(lists))]
-    names = pc.list_flatten(lists).dictionary_encode()
+    ids = np.asarray(rows.column("committed_id"))
+    names = rows.column("partition").combine_chunks().dictionary_encode()
     marks = stored.watermarks(reader, names.dictionary.to_pylist())
     places = np.asarray(names.indices)
     late = ids > marks[places]
     if not late.any():
         return Coverage()
     ids, places = ids[late], places[late]
-    # Ids ascend within a file, so the first index of a partition is its first event.
+    # Ids ascend within a partition, so its first index is its first event.
     own, firsts, counts = np.unique(places, return_index=True, return_counts=True)
     texts = names.dictionary.take(pa.array(own)).to_pylist()
     reached = marks[own].tolist()
