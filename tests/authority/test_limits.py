@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,15 @@ from unisono.model.pack import unpack
 from unisono.store.sqlite.log import SqliteLog
 
 TIMEOUT_S = 0.2
+
+
+@pytest.fixture(autouse=True)
+def no_callbacks_of_the_collector() -> Iterator[None]:
+    """Another test's library may have one, and what the limit raises while it runs is lost in it."""
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
 
 
 def stored(seat: Seat[SqliteLog], tmp_path: Path, partition: str) -> Any:

@@ -56,7 +56,7 @@ class Unsettled(Exception):
     """The rounds take too long, or there are too many refusals."""
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
+class SharedRefusal(msgspec.Struct, frozen=True, array_like=True):
     """The verdict of the partition `number` against an event that others share; these are `others`."""
 
     number: int
@@ -77,7 +77,7 @@ class RoundResult(msgspec.Struct, frozen=True):
     """The rows judged again, and all refusals of these partitions that concern others."""
 
     rows: int
-    refusals: list[Refusal]
+    refusals: list[SharedRefusal]
 
 
 def settle(
@@ -91,7 +91,7 @@ def settle(
     if not shared:
         return summary
     files = {int(path.name.split("-")[1]): path for path in folder.glob("part-*.parquet")}
-    refusals: dict[int, list[Refusal]] = {}
+    refusals: dict[int, list[SharedRefusal]] = {}
     known: dict[int, Inbox] = {}
     _add(refusals, found_refusals(sorted(files.values())))
     while True:
@@ -117,7 +117,7 @@ def settle(
         summary.rounds += 1
 
 
-def found_refusals(paths: Sequence[Path]) -> Iterator[Refusal]:
+def found_refusals(paths: Sequence[Path]) -> Iterator[SharedRefusal]:
     """The refusals of events in several partitions in decided files."""
     columns = ["number", "file", "row", "rank", "field", "message", "place", "partitions"]
     found = ds.dataset([str(path) for path in paths], format="parquet").to_batches(
@@ -132,19 +132,21 @@ def found_refusals(paths: Sequence[Path]) -> Iterator[Refusal]:
 
 def _refusal(
     number: int, key: RowKey, verdict: LocalVerdict, place: int, partitions: Sequence[str]
-) -> Refusal:
+) -> SharedRefusal:
     others = (number_of(name) for other, name in enumerate(partitions) if other != place)
-    return Refusal(number, key, verdict, tuple(others))
+    return SharedRefusal(number, key, verdict, tuple(others))
 
 
-def _add(refusals: dict[int, list[Refusal]], more: Iterator[Refusal] | Sequence[Refusal]) -> None:
+def _add(
+    refusals: dict[int, list[SharedRefusal]], more: Iterator[SharedRefusal] | Sequence[SharedRefusal]
+) -> None:
     for refusal in more:
         refusals.setdefault(refusal.number, []).append(refusal)
     if sum(map(len, refusals.values())) > REFUSALS_MAX:
         raise Unsettled
 
 
-def _inboxes(refusals: Mapping[int, Sequence[Refusal]]) -> dict[int, Inbox]:
+def _inboxes(refusals: Mapping[int, Sequence[SharedRefusal]]) -> dict[int, Inbox]:
     """By partition: the gravest verdict of others against each of its events."""
     inboxes: dict[int, Inbox] = {}
     for some in refusals.values():
@@ -160,7 +162,7 @@ def judge_again(task: RoundTask) -> RoundResult:
     the same: what was rejected by judging is judged as if it were not."""
     path = Path(task.path)
     beside = path.with_name(f"again-{path.name}")
-    refusals: list[Refusal] = []
+    refusals: list[SharedRefusal] = []
     rows = 0
     with (
         opened_judge(task.deciding) as judge,
@@ -187,7 +189,7 @@ def _batch_rows(metadata: Any) -> int:
 
 
 def _judge_batch(
-    judge: Judge, verdicts: BatchVerdicts, inboxes: Mapping[int, Inbox], refusals: list[Refusal]
+    judge: Judge, verdicts: BatchVerdicts, inboxes: Mapping[int, Inbox], refusals: list[SharedRefusal]
 ) -> int:
     rows = 0
     for row, number in enumerate(verdicts.numbers):
