@@ -191,9 +191,9 @@ def test_rounds_and_components_import_the_same_log(
 def test_too_many_refusals_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rounds, "REFUSALS_MAX", 2)
     verdict = LocalVerdict(0, "event", "no")
-    some = [rounds.Refusal(number_of("p"), (0, row), verdict, (number_of("q"),)) for row in range(3)]
+    some = [rounds.SharedRefusal(number_of("p"), (0, row), verdict, (number_of("q"),)) for row in range(3)]
     with pytest.raises(rounds.Unsettled):
         rounds._add({}, some)
-    held: dict[int, list[rounds.Refusal]] = {}
+    held: dict[int, list[rounds.SharedRefusal]] = {}
     rounds._add(held, some[:2])
     assert len(held[number_of("p")]) == 2
