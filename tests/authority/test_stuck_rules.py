@@ -50,6 +50,25 @@ def test_another_process_sees_which_rule_runs(tmp_path: Path) -> None:
     assert running.read() is None
 
 
+def test_one_event_after_another_is_told_apart() -> None:
+    running = RunningCall()
+    for number, (event_id, digest) in enumerate(
+        [("a" * 300, "m1"), ("b", "m1"), ("c", "longer"), ("d", "m")]
+    ):
+        hash = bytes([number]) * 32
+        running.judge(event_id, hash, digest)
+        running.begin(f"s/{'r' * (4 - number)}", True)
+        call = running.read()
+        assert call is not None
+        assert (call.event_id, call.hash, call.digest) == (event_id[:255], hash.hex(), digest)
+        assert call.rule == f"s/{'r' * (4 - number)}"
+    running.replay("old")
+    running.begin("s/rr", False)
+    call = running.read()
+    assert call is not None
+    assert (call.event_id, call.rule, call.judging) == ("old", "s/rr", False)
+
+
 @pytest.mark.req("LIM-07")
 def test_an_event_whose_rule_cannot_be_stopped_is_refused_from_then_on(tmp_path: Path) -> None:
     running, file, watch = watched(tmp_path)

@@ -164,6 +164,20 @@ def test_waiting_counts_less_than_working() -> None:
     assert worked >= 0.1
 
 
+def test_a_call_is_not_charged_for_what_came_before_it() -> None:
+    """Although the CPU time of the thread is not asked again when it begins soon after another one."""
+
+    def work() -> tuple[float, float]:
+        spent, until = ThreadTime(), time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        spent.restart(60.0)
+        return spent.cpu_s(), spent.wall_s()
+
+    used, passed = in_a_thread(work)
+    assert used <= passed
+
+
 @pytest.mark.req("LIM-07")
 def test_a_rule_that_waits_is_stopped_too() -> None:
     def wait() -> None:

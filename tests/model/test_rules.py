@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.model.canonical_events import event
+from unisono.model.authorship import Authorship
 from unisono.model.rules import Event, FieldError, RuleFailed, Rules, refuse
 from unisono.model.schema import SchemaProfile, SchemaState
 from unisono.vocabulary import JsonObject
@@ -139,6 +141,43 @@ def test_a_check_cannot_change_the_state_nor_a_rule_the_event(caplog: pytest.Log
     assert state.dump() == {"list": [1, 2]}
     assert data == {"id": "a"}
     assert "add/meddles changed the state" in caplog.text
+
+
+@pytest.mark.req("VAL-03")
+@pytest.mark.parametrize("claims", [{}, {"role": "editor"}])
+@pytest.mark.parametrize("meta", [None, {}, {"a": [1]}])
+def test_no_rule_sees_what_another_did_to_meta_or_claims(claims: JsonObject, meta: JsonObject | None) -> None:
+    rules, seen = Rules(), []
+
+    def look(event: Event) -> None:
+        seen.append(repr(event))
+        event.meta["mine"] = event.claims["mine"] = True
+        event.claims.pop("role", None)
+        event.meta.pop("a", None)
+        event.data["list"].append(2)
+
+    @rules.check("add")
+    def first(state: dict[str, Any], event: Event) -> None:
+        look(event)
+
+    @rules.check("add")
+    def second(state: dict[str, Any], event: Event) -> None:
+        look(event)
+
+    @rules.reduce("add")
+    def reduced(state: dict[str, Any], event: Event) -> None:
+        look(event)
+
+    profile, state = ruled(rules)
+    by = Authorship("device", "person", claims, 7)
+    shown = Event("add", {"list": [1]}, meta or {}, "device", "person", claims, 7)
+    kept = copy.deepcopy(meta)  # `judge` takes its event for itself
+    given = event("add", {"list": [1]}) if kept is None else event("add", {"list": [1]}, meta=kept)
+    profile.limit_rules(5.0)
+    assert profile.judge(state, given, by) == []
+    profile.rest_rules()
+    assert seen == [repr(shown)] * 3
+    assert by.claims == claims
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "yields", "stores", "leaves"])

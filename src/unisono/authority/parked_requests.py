@@ -57,4 +57,6 @@ class ParkedRequests:
 
 def partitions_of(submit: Submit) -> set[str]:
     """The partitions whose states are needed to judge a request."""
+    if len(submit.items) == 1 and isinstance(submit.items[0], Candidate):
+        return set(submit.items[0].partitions)
     return {name for item in submit.items if isinstance(item, Candidate) for name in item.partitions}
