@@ -261,7 +261,7 @@ class SqliteLog(SqliteReader):
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
         partitions = self._writing().partitions
-        if upto > partitions.indexed_to:
+        if min(upto, self.extent().pruned_to + limit) > partitions.indexed_to:
             # What has left a partition is known by its rows (see `sweep`), so they are there before the events leave.
             self._change("indexing the newest events", partitions.write_all)
         return self._change(
