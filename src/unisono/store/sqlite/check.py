@@ -34,7 +34,7 @@ def open_directory(directory: Path) -> SqliteOpened:
         raise StoreUnusable(f"the log in {directory} cannot be opened: {error}") from error
     try:
         files.refuse_other_versions(connection, directory)
-        connection.pragma("cache_size", -files.WRITER_CACHE_KIB)
+        connection.pragma("cache_size", -files.CHECK_CACHE_KIB)
     except apsw.Error as error:
         connection.close()
         raise Unreadable(str(error)) from error

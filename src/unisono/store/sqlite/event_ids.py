@@ -7,8 +7,10 @@ their own (see `waiting_rows.py`). `head.ids_indexed_to` is the event up to whic
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import repeat
+from operator import rshift
 from struct import unpack
 from typing import Any, Final
 
@@ -74,7 +76,7 @@ class EventIds:
             self._connection.execute(_SQL["ids_after"], (since, head, READ_ROWS)).fetchall(),
             list[tuple[int, str]],
         ):
-            self.add((id_key(id), committed_id) for committed_id, id in rows)
+            self.add(id_keys([id for _, id in rows]), [committed_id for committed_id, _ in rows])
             since = rows[-1][0]
         self._read_to = max(head, self._read_to)
 
@@ -101,13 +103,20 @@ class EventIds:
         rows = self._connection.execute(_SQL["ids_extent"]).fetchall()
         return msgspec.convert(rows[0], tuple[int, int]) if rows else (0, 0)
 
-    def add(self, events: Iterable[tuple[int, int]]) -> None:
-        """(key, committed_id) of events that may have no row yet."""
-        for key, committed_id in events:
-            if key in self._waiting:
+    def add(self, keys: Sequence[int], committed_ids: Sequence[int]) -> Sequence[int]:
+        """Events that may have no row yet; returns the keys that wait from now on."""
+        waiting = self._waiting
+        if waiting.keys().isdisjoint(keys) and len(set(keys)) == len(keys):
+            waiting.update(zip(keys, committed_ids, strict=True))
+            return keys
+        fresh = []
+        for key, committed_id in zip(keys, committed_ids, strict=True):
+            if key in waiting:
                 self._same_key.append((key, committed_id))
             else:
-                self._waiting[key] = committed_id
+                waiting[key] = committed_id
+                fresh.append(key)
+        return fresh
 
 
 class EventIdWriter(EventIds):
@@ -134,17 +143,11 @@ class EventIdWriter(EventIds):
             self._connection.executemany(_SQL["insert_event_id"], rows)
         return self._rows.indexed_to
 
-    def add(self, events: Iterable[tuple[int, int]]) -> None:
-        """(key, committed_id) of events that are durable now."""
-        waiting = self._waiting
-        fresh: list[tuple[int, int]] = []
-        for key, committed_id in events:
-            if key in waiting:
-                self._same_key.append((key, committed_id))
-            else:
-                waiting[key] = committed_id
-                fresh.append((key >> _PART_SHIFT, key))
-        self._rows.add(fresh)
+    def add(self, keys: Sequence[int], committed_ids: Sequence[int]) -> Sequence[int]:
+        """Events that are durable now."""
+        fresh = super().add(keys, committed_ids)
+        self._rows.add(zip(map(rshift, fresh, repeat(_PART_SHIFT)), fresh, strict=True))
+        return fresh
 
 
 def _array(values: Sequence[Any]) -> str:

@@ -35,8 +35,12 @@ PAGE_BYTES = 4096
 INCREMENTAL = 2
 """auto_vacuum: free pages can be given back to the file system some at a time."""
 
-WRITER_CACHE_KIB = 200_000
-"""For the upper levels and the hot leaves of the two indexes (by id, by partition)."""
+WRITER_CACHE_KIB = 16_000
+"""For the upper levels of the two indexes and the pages that a group changes. SQLite walks its whole cache at the end
+of a transaction that split a page, so a large one makes commits slower (decision 35)."""
+
+CHECK_CACHE_KIB = 200_000
+"""A check looks up every event in every index."""
 
 READER_CACHE_KIB = 16_000
 """A page of history is mostly leaves read once; the operating system caches the rest."""

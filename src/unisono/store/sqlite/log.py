@@ -178,7 +178,7 @@ class SqliteLog(SqliteReader):
             self._connection.execute("COMMIT")
         except Exception as error:
             self._fail("committing a group", error)
-        indexes.ids.add(zip(keys, (record.committed_id for record in records), strict=True))
+        indexes.ids.add(keys, range(head + 1, head + 1 + len(records)))
         indexes.partitions.add(places)
         self._group_head = None
 

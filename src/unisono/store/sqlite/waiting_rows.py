@@ -10,6 +10,7 @@ has been around the index. The rows after it are made from the events: when the 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -30,7 +31,7 @@ class WaitingRows:
     def __init__(self, indexed_to: int) -> None:
         self.indexed_to = indexed_to
         self.count = 0
-        self._parts: dict[int, list[int]] = {}
+        self._parts: defaultdict[int, list[int]] = defaultdict(list)
         self._round: list[int] = []
         """The parts still to come, the next one last; empty: the next row begins a round."""
         self._left_of_part = 0
@@ -42,13 +43,8 @@ class WaitingRows:
         """(part, row) of events that are durable now."""
         parts = self._parts
         count = 0
-        for number, row in rows:
-            part = parts.get(number)
-            if part is None:
-                parts[number] = [row]
-            else:
-                part.append(row)
-            count += 1
+        for count, (number, row) in enumerate(rows, 1):  # noqa: B007
+            parts[number].append(row)
         self.count += count
 
     def take(self, head: int, added: int, capacity: int) -> list[tuple[int, Sequence[int]]]:

@@ -22,8 +22,9 @@ from unisono.store.sqlite.files import LOG_FILE, configure
 PASS_FRAMES = 4_096
 """16 MiB: long enough that pages changed many times are copied once, short enough for a brief recovery."""
 
-TAIL_FRAMES = 1_024
-"""4 MiB: what the writer at most copies itself, so that the WAL can start over."""
+TAIL_FRAMES = 128
+"""512 KiB: what the writer at most copies itself, so that the WAL can start over; everybody waits meanwhile. Passes
+follow each other until so little is left: each one is shorter, because less was written during the one before."""
 
 CAP_FRAMES = 16_384
 """64 MiB: here the writer waits for the pass and the readers, so that reads and recovery stay fast."""
