@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pyarrow as pa
@@ -53,8 +54,36 @@ def test_all_rows_come_in_order(bytes_max: int, given_files: list[list[Rows]]) -
     assert all(some.num_rows for some in merged)
 
 
+def test_a_round_has_a_batch_of_each_file() -> None:
+    """So the rounds do not become more with the files, which end their batches at different partitions."""
+
+    def batches(file: int) -> Iterator[pa.RecordBatch]:
+        names = [f"{number:04}" for number in range(file, 4_000, 20)]
+        for start in range(0, len(names), 50):
+            yield batch([(name, file) for name in names[start : start + 50]])
+
+    merged = list(merge_rows([batches(file) for file in range(20)]))
+    assert sum(some.num_rows for some in merged) == 4_000
+    assert len(merged) <= 5
+
+
+def test_large_rows_are_not_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "READY_BYTES_MAX", 1)
+    read = []
+
+    def batches(file: int) -> Iterator[pa.RecordBatch]:
+        for start in range(0, 30, 10):
+            read.append((file, start))
+            yield batch([(f"{number:03}", file) for number in range(start + file, start + 10 + file)])
+
+    merged = merge_rows([batches(0), batches(1)])
+    assert next(merged).num_rows == 18, "the first file may have more of the last partition"
+    assert next(merged).num_rows
+    assert read == [(0, 0), (1, 0), (0, 10)]
+
+
 def test_rows_come_before_all_files_are_read() -> None:
-    """One batch of each file is in memory."""
+    """Two batches of each file are in memory at most."""
     read = []
 
     def batches(file: int) -> object:

@@ -18,6 +18,7 @@ from tests.store.records import make_record as store_record
 from unisono.lake import merge
 from unisono.lake import write as runs
 from unisono.lake.columns import bucket_of, to_batch
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.file_checks import open_checked
 from unisono.lake.lake import Lake
 from unisono.lake.merge import (
@@ -25,15 +26,15 @@ from unisono.lake.merge import (
     NamedPartitions,
     PartitionSubset,
     in_file_order,
-    merge_pieces,
     pieces,
     scan_subset,
 )
+from unisono.lake.merge_rows import merge_rows
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
 from unisono.model.load import load_model
 from unisono.pipeline import task_planning
-from unisono.pipeline.fold import Folder, FoldTask, fold_names, fold_subset
+from unisono.pipeline.fold import Folder, FoldTask, PartitionFold, fold_names, fold_subset
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
@@ -245,10 +246,12 @@ def test_a_partition_that_goes_on_in_the_next_file(
 def _order(storage: Storage, files: list[DataFile], bucket: int) -> list[tuple[bytes, int]]:
     subset = PartitionSubset(BUCKETS, (bucket,))
     sources = [
-        pieces(number, scan_subset(storage, file, subset, EVERY_ID, ("partition", "committed_id")), _ids)
-        for number, file in enumerate(in_file_order(files))
+        scan_subset(storage, file, subset, EVERY_ID, ("partition", "committed_id"))
+        for file in in_file_order(files)
     ]
-    found = [(name, id) for name, _, ids, start, end in merge_pieces(sources) for id in ids[start:end]]
+    found = [
+        (name, id) for name, ids, start, end in pieces(merge_rows(sources), _ids) for id in ids[start:end]
+    ]
     assert found == sorted(found)
     return found
 
@@ -266,7 +269,7 @@ def test_a_history_is_never_held_whole() -> None:
         for number in range(batches):
             ids = list(range(number * 1_000 + 1, number * 1_000 + 1_001))
             authors = [("c", None, 1)] * 1_000
-            yield b"p", 0, (ids, [bytes(text) + b" " * (number % 2)] * 1_000, authors), 0, 1_000
+            yield b"p", (ids, [bytes(text) + b" " * (number % 2)] * 1_000, authors), 0, 1_000
 
     def peak(batches: int) -> int:
         tracemalloc.start()
@@ -277,6 +280,23 @@ def test_a_history_is_never_held_whole() -> None:
         return found
 
     assert peak(10) < 2 * peak(1)
+
+
+def test_a_history_out_of_order_is_refused() -> None:
+    """Within the rows that were merged from several files, and from one batch to the next."""
+    model = ShippedModel.open().load()
+
+    def fold(*batches: list[int]) -> PartitionFold:
+        history = [
+            (b"p", (ids, [b'{"type":"set"}'] * len(ids), [("c", None, 1)] * len(ids)), 0, len(ids))
+            for ids in batches
+        ]
+        return Folder(model).fold(b"p", None, history)
+
+    assert fold([1, 3], [4, 9]).events == 4
+    for batches, named in (([[1, 3, 3]], "event 3 .* after 3"), ([[1, 5], [4, 9]], "event 4 .* after 5")):
+        with pytest.raises(LakeUnusable, match=named):
+            fold(*batches)
 
 
 def test_groups_by_name_stay_in_order(spread: tuple[Storage, list[Record], list[DataFile]]) -> None:

@@ -1,13 +1,11 @@
-"""Merging files that are each sorted by partition and committed_id.
+"""Subsets of the partitions, and reading them from files that are each sorted by partition and committed_id.
 
-The result has the same order, with one batch of each file in memory: the histories of all partitions, one after the
-other, however long they are. The files are runs of `by_partition` (or generations of `snapshots`), in the order of
-their ids, which never overlap.
+The files are runs of `by_partition` (or generations of `snapshots`), in the order of their ids, which never overlap.
+Merged (`merge_rows.py`), they give the histories of all partitions, one after the other, however long they are.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
@@ -25,16 +23,16 @@ from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
 FILES_MERGED_MAX: Final = 256
-"""Files open at once, each with a batch of rows in memory."""
+"""Files open at once, each with two batches of rows in memory."""
 
 MERGE_ROWS_MAX: Final = 32 * 1_024
 BATCH_ROWS_MIN: Final = 512
-"""Rows in memory over all files of a merge. More make a worker larger and no faster."""
+"""Rows read at a time from all files of a merge, and from one. More make a worker larger and no faster."""
 
 EVERY_ID: Final = RowRange(-1, (1 << 53) - 1)
 
-Piece: TypeAlias = tuple[bytes, int, Any, int, int]
-"""Rows of one partition from one file: its name, the file's number, the converted batch, first row, end."""
+Piece: TypeAlias = tuple[bytes, Any, int, int]
+"""Rows of one partition: its name, the converted batch, first row, end."""
 
 
 class PartitionSubset(msgspec.Struct, frozen=True):
@@ -122,15 +120,8 @@ def batch_rows_for(files: int) -> int:
     return max(BATCH_ROWS_MIN, min(BATCH_ROWS, MERGE_ROWS_MAX // max(1, files)))
 
 
-def merge_pieces(sources: Sequence[Iterator[Piece]]) -> Iterator[Piece]:
-    """The pieces of all files by name, and of one name by file."""
-    return heapq.merge(*sources) if len(sources) != 1 else sources[0]
-
-
-def pieces(
-    number: int, batches: Iterable[pa.RecordBatch], made: Callable[[pa.RecordBatch], Any]
-) -> Iterator[Piece]:
-    """The rows of file `number`, split where the partition changes; `made` converts a batch."""
+def pieces(batches: Iterable[pa.RecordBatch], made: Callable[[pa.RecordBatch], Any]) -> Iterator[Piece]:
+    """Rows sorted by partition, split where the partition changes; `made` converts a batch."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -138,7 +129,7 @@ def pieces(
         rows = made(batch)
         start = 0
         for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield name.encode(), number, rows, start, end
+            yield name.encode(), rows, start, end
             start = end
 
 

@@ -1,8 +1,9 @@
 """Merging the rows of files that are each sorted by partition and committed_id, many rows at a time.
 
-`merge.py` merges pieces, one for each partition in each file, which a fold needs. Where a partition has few rows in
-each of many files, its pieces are nearly as many as the rows. Here the next rows of all files are sorted together, so
-a row costs the same however many files and partitions there are.
+Where a partition has few rows in each of many files, merging the files by partition takes nearly as many steps as
+there are rows. Here the next rows of all files are sorted together, in rounds. When a round begins, every file has at
+least a batch of rows ready, so the round has about a batch of each, and a row costs the same however many files and
+partitions there are.
 """
 
 from __future__ import annotations
@@ -15,83 +16,107 @@ import numpy as np
 import pyarrow as pa
 
 ROUND_BYTES_MAX: Final = 64 << 20
-"""Rows sorted together. Beyond this, which only large events reach, they come one partition of one file at a time."""
+"""Rows sorted together. A larger round is split, at worst into one partition of one file at a time."""
+
+READY_BYTES_MAX: Final = 1 << 20
+"""Rows of a file that are enough for a round, however few they are: only large events reach it."""
 
 
 class _Source:
-    """One file: the rows of its current batch that are not merged yet."""
+    """One file: the rows that were read and are not merged yet. After `fill`, `count` is 0 only at the file's end."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
-        self.rows: pa.RecordBatch | None = None
+        self._batch_rows = 0
+        self._ready: pa.RecordBatch | None = None
         self._start = 0
-        self.drop(0)
-
-    def drop(self, count: int) -> None:
-        """The first rows have been merged; `rows` is None when none is left."""
-        self._start += count
-        while self.rows is None or self._start == self.rows.num_rows:
-            self.rows, self._start = next(self._batches, None), 0
-            if self.rows is None:
-                return
-
-    def name(self, place: int) -> bytes:
-        assert self.rows is not None
-        return str(self.rows.column("partition")[place].as_py()).encode()
+        self.ended = False
+        """Whether all rows were read."""
+        self.fill()
 
     @property
-    def first(self) -> bytes:
-        return self.name(self._start)
+    def count(self) -> int:
+        return 0 if self._ready is None else self._ready.num_rows - self._start
+
+    def fill(self) -> None:
+        """Read on until as many rows are ready as a batch has."""
+        rows, size, parts = self.count, 0, []
+        if rows:
+            parts = [self.head(rows)]
+            size = parts[0].nbytes if rows < self._batch_rows else 0
+        while not rows or (rows < self._batch_rows and size < READY_BYTES_MAX):
+            batch = next(self._batches, None)
+            if batch is None:
+                self.ended = True
+                break
+            self._batch_rows = max(self._batch_rows, batch.num_rows)
+            rows += batch.num_rows
+            size += batch.nbytes
+            parts.append(batch)
+        self._ready = pa.concat_batches(parts) if len(parts) > 1 else next(iter(parts), None)
+        self._start = 0
+
+    def take(self, count: int) -> pa.RecordBatch:
+        """The next rows; they are merged from now on."""
+        rows = self.head(count)
+        self._start += count
+        return rows
+
+    def head(self, count: int) -> pa.RecordBatch:
+        assert self._ready is not None
+        return self._ready.slice(self._start, count)
+
+    def name(self, place: int) -> bytes:
+        """The partition of a row, counted from the next one."""
+        assert self._ready is not None
+        return str(self._ready.column("partition")[self._start + place].as_py()).encode()
 
     @property
     def last(self) -> bytes:
-        assert self.rows is not None
-        return self.name(self.rows.num_rows - 1)
+        return self.name(self.count - 1)
 
     def count_before(self, name: bytes, *, including: bool) -> int:
-        assert self.rows is not None
-        places = range(self._start, self.rows.num_rows)
-        return (bisect_right if including else bisect_left)(places, name, key=self.name)
-
-    def head(self, count: int) -> pa.RecordBatch:
-        assert self.rows is not None
-        return self.rows.slice(self._start, count)
+        return (bisect_right if including else bisect_left)(range(self.count), name, key=self.name)
 
 
 def merge_rows(files: Sequence[Iterable[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The rows of all files by partition, and of one partition by file; one batch of each file is in memory."""
-    left = [source for source in map(_Source, files) if source.rows is not None]
-    while len(left) > 1:
-        yield _next_rows(left)
-        left = [source for source in left if source.rows is not None]
-    for source in left:
-        while source.rows is not None:
-            rows = source.head(source.rows.num_rows)
-            source.drop(rows.num_rows)
-            yield rows
+    """The rows of all files by partition, and of one partition by file; two batches of each file are in memory."""
+    left = [source for source in map(_Source, files) if source.count]
+    while left:
+        yield left[0].take(left[0].count) if len(left) == 1 else _next_rows(left)
+        for source in left:
+            source.fill()
+        left = [source for source in left if source.count]
 
 
 def _next_rows(left: Sequence[_Source]) -> pa.RecordBatch:
-    """All rows of which it is certain that no row to come is before them."""
-    name = min(source.last for source in left)
-    open_ended = next(source for source in left if source.last == name)
-    # Of this partition that file may have more: rows of the files after it wait.
-    through = left.index(open_ended)
-    counts = [source.count_before(name, including=number <= through) for number, source in enumerate(left)]
-    heads = [source.head(count) for source, count in zip(left, counts, strict=True)]
-    if sum(head.nbytes for head in heads) > ROUND_BYTES_MAX:
-        return _first_piece(left)
+    """Rows of which it is certain that no row to come is before them: all, or as many as fit into a round."""
+    lasts = [(source.last, number) for number, source in enumerate(left) if not source.ended]
+    # Of the partition where a file ends for now it may have more, so rows of the files after it wait.
+    name, through = min(lasts, default=(None, len(left)))
+    while True:
+        counts = [
+            source.count if name is None else source.count_before(name, including=number <= through)
+            for number, source in enumerate(left)
+        ]
+        heads = [source.head(count) for source, count in zip(left, counts, strict=True) if count]
+        if sum(head.nbytes for head in heads) <= ROUND_BYTES_MAX:
+            break
+        most = max(counts)
+        middle = left[counts.index(most)].name(most // 2)
+        if middle == name:
+            return _first_piece(left)
+        name, through = middle, len(left)  # all rows up to this partition are there
     for source, count in zip(left, counts, strict=True):
-        source.drop(count)
-    return _sorted([head for head in heads if head.num_rows])
+        source.take(count)
+    return _sorted(heads)
 
 
 def _first_piece(left: Sequence[_Source]) -> pa.RecordBatch:
-    name = min(source.first for source in left)
-    source = next(source for source in left if source.first == name)
-    rows = source.head(source.count_before(name, including=True))
-    source.drop(rows.num_rows)
-    return rows
+    firsts = [source.name(0) for source in left]
+    name = min(firsts)
+    source = left[firsts.index(name)]
+    return source.take(source.count_before(name, including=True))
 
 
 def _sorted(heads: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -1,9 +1,9 @@
 """Folds events into partition states, on executors and anywhere else. Imports no PySpark.
 
 Input: the merged files of `by_partition`, which give one partition after the other with its events in committed_id
-order. Only one state and one batch per file are in memory, so a partition with half of all events costs no more than
-another. Reducers (`Model.apply_committed`) and state bytes (`pack`) are the server's own: the result depends on the
-events and the model alone, not on how work is split, where it starts or how often it is retried.
+order. Only one state and two batches per file are in memory, so a partition with half of all events costs no more
+than another. Reducers (`Model.apply_committed`) and state bytes (`pack`) are the server's own: the result depends on
+the events and the model alone, not on how work is split, where it starts or how often it is retried.
 
 `Folder` continues from a snapshot and refuses a history that is out of order: its result is stored. `replay` starts
 from nothing, stops at given ids, and applies whatever it reads: an audit compares its result with stored snapshots,
@@ -16,8 +16,8 @@ import gc
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, islice
-from operator import itemgetter
+from itertools import chain, groupby, islice, pairwise
+from operator import itemgetter, lt
 from typing import Any, Final
 
 import msgspec
@@ -33,10 +33,10 @@ from unisono.lake.merge import (
     Piece,
     batch_rows_for,
     in_file_order,
-    merge_pieces,
     pieces,
     scan_subset,
 )
+from unisono.lake.merge_rows import merge_rows
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import Storage
@@ -56,6 +56,9 @@ SETTLE_EVENTS: Final = 1_000
 
 COLLECT_EVENTS: Final = 1 << 18
 """Events between two garbage collections. States have no reference cycles; an operator's reducers may leave some."""
+
+DECODED_ROWS: Final = 2_048
+"""Rows whose columns are Python objects at the same time."""
 
 COLUMNS: Final = ("partition", "committed_id", "event", "client_id", "author", "status_updated_at")
 
@@ -223,16 +226,11 @@ class Folder:
         """The state after the events past `since`, and their number; None without such events."""
         state: PartitionState | None = None
         count, reached = 0, since
-        for name, _, (ids, events, authors), start, end in history:
+        for name, (ids, events, authors), start, end in history:
             first = start if ids[start] > since else bisect_right(ids, since, start, end)
             if first == end:
                 continue
-            if ids[first] <= reached and count:
-                raise LakeUnusable(
-                    f"event {ids[first]} of partition {name.decode()!r} comes after {reached} in the lake: "
-                    "run `unisono lake audit` for details"
-                )
-            reached = ids[end - 1]
+            reached = _require_ascending(name, ids[first:end], reached if count else -1)
             if state is None:
                 state = PartitionState(replayed=True) if base is None else restore(base)
             apply_events(self._model, state, map(orjson.loads, events[first:end]), authors[first:end])
@@ -247,6 +245,17 @@ class Folder:
             gc.collect()
 
 
+def _require_ascending(name: bytes, ids: list[int], reached: int) -> int:
+    """Refuse rows of a partition, of one file or several, that do not ascend after `reached`; returns the last id."""
+    if ids[0] <= reached or not all(map(lt, ids, islice(ids, 1, None))):
+        before, after = next(pair for pair in pairwise([reached, *ids]) if pair[0] >= pair[1])
+        raise LakeUnusable(
+            f"event {after} of partition {name.decode()!r} comes after {before} in the lake: "
+            "run `unisono lake audit` for details"
+        )
+    return ids[-1]
+
+
 def replay(
     model: Model, history: Iterable[Piece], stops: Sequence[int]
 ) -> Iterator[tuple[int, PartitionState, int]]:
@@ -255,7 +264,7 @@ def replay(
     Events that are not JSON count as events that the model skips.
     """
     state, count, remaining = PartitionState(replayed=True), 0, list(reversed(stops))
-    for _, _, (ids, events, authors), start, end in history:
+    for _, (ids, events, authors), start, end in history:
         begin = start
         while remaining and ids[end - 1] > remaining[-1]:
             until = bisect_right(ids, remaining[-1], begin, end)
@@ -316,16 +325,16 @@ def histories(
 
     `decode` makes the content of a piece from a batch of `columns`; by default lists of ids, events and authors.
     """
-    return groupby(
-        merge_pieces(_sources(storage, files, subset, since, upto, columns, decode or _lists)), itemgetter(0)
-    )
+    sources = _sources(storage, files, subset, since, upto, columns)
+    return groupby(pieces(_in_slices(merge_rows(sources)), decode or _lists), itemgetter(0))
 
 
 def history_of(
     storage: Storage, files: Sequence[DataFile], subset: PartitionSubset, since: int, upto: int
 ) -> Iterator[Piece]:
     """The events in `(since, upto]` of a subset that is one partition, file after file."""
-    return chain.from_iterable(_sources(storage, files, subset, since, upto, COLUMNS, _lists))
+    sources = _sources(storage, files, subset, since, upto, COLUMNS)
+    return pieces(chain.from_iterable(sources), _lists)
 
 
 def with_names(found: Iterator[History], names: Iterator[bytes]) -> Iterator[History]:
@@ -350,9 +359,8 @@ def _sources(
     since: int,
     upto: int,
     columns: Sequence[str],
-    decode: Decode,
-) -> list[Iterator[Piece]]:
-    """One source for each file that may have such events; a file is opened when its first piece is taken."""
+) -> list[Iterator[pa.RecordBatch]]:
+    """The rows of each file that may have such events; a file is opened when its first batch is taken."""
     span = RowRange(since, upto)
     some = [
         file
@@ -360,10 +368,13 @@ def _sources(
         if file.last_id > since and file.first_id <= upto and subset.may_be_in(file)
     ]
     batch_rows = batch_rows_for(len(some))
-    return [
-        pieces(number, scan_subset(storage, file, subset, span, columns, batch_rows), decode)
-        for number, file in enumerate(some)
-    ]
+    return [scan_subset(storage, file, subset, span, columns, batch_rows) for file in some]
+
+
+def _in_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, DECODED_ROWS):
+            yield batch.slice(start, DECODED_ROWS)
 
 
 def _lists(batch: pa.RecordBatch) -> tuple[list[int], list[bytes], list[Authored]]:

@@ -95,14 +95,17 @@ class ReclaimProgress(msgspec.Struct, frozen=True):
 
 
 class MaintainedLog(Protocol):
-    """An embedded log, as its only writer changes it. Every call is one short transaction outside any group."""
+    """An embedded log, as its only writer changes it. Every call takes short transactions outside any group."""
 
     def extent(self) -> LogExtent: ...
 
     def set_archive(self, location: str) -> None: ...
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        """Remove some of the oldest events up to `upto`; how many, 0 when none is left."""
+        """Remove some of the oldest events up to `upto`; how many, 0 when none is left.
+
+        Where much space is free, some of it is returned to the file system first.
+        """
         ...
 
     def erase(self, tombstones: Sequence[Tombstone], partitions: Sequence[str] = ()) -> EraseResult:

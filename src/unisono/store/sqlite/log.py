@@ -28,7 +28,7 @@ from unisono.store.sqlite import identity as identities
 from unisono.store.sqlite.event_ids import EventIdWriter, id_keys
 from unisono.store.sqlite.pages import READ_ERRORS
 from unisono.store.sqlite.reader import SqliteReader, unusable
-from unisono.store.sqlite.recent_partitions import EventPartitionWriter
+from unisono.store.sqlite.recent_partitions import EventPartitionWriter, partitions_indexed_to
 from unisono.store.sqlite.wal import WalCheckpointer
 from unisono.store.statements import load_queries
 from unisono.vocabulary import LogIdentity
@@ -260,10 +260,19 @@ class SqliteLog(SqliteReader):
             self._fail("reading the revocations", error)
 
     def prune_batch(self, upto: int, *, limit: int = PRUNE_EVENTS_MAX) -> int:
-        partitions = self._writing().partitions
-        if min(upto, self.extent().pruned_to + limit) > partitions.indexed_to:
+        self._require(group=False)
+        try:
+            maintenance.return_excess(self._connection, self._checkpointer, limit)
+        except Exception as error:
+            self._fail("returning free space", error)
+        # The rows of the newest events are read where groups need them, and here only if such events leave: a process
+        # that prunes alone opens the log for each step.
+        partitions = None if self._indexes is None else self._indexes.partitions
+        indexed_to = partitions_indexed_to(self._connection) if partitions is None else partitions.indexed_to
+        if min(upto, self.extent().pruned_to + limit) > indexed_to:
             # What has left a partition is known by its rows (see `sweep`), so they are there before the events leave.
-            self._change("indexing the newest events", partitions.write_all)
+            writer = partitions or EventPartitionWriter(self._connection, self._look_up)
+            self._change("indexing the newest events", writer.write_all)
         return self._change(
             "pruning", lambda: maintenance.delete_oldest_events(self._connection, upto, limit)
         )

@@ -1,10 +1,11 @@
 """Maintenance of the embedded log: the statements inside one transaction of the writer (see `store/maintenance.py`).
 
-Space: a file made by this version shrinks by some pages at a time (auto_vacuum is incremental). A file made before
-cannot shrink: its free pages are reused until `rewrite`. Deleted content is overwritten (secure_delete), so free
-pages and a truncated WAL have no traces of it. SQLite moves rows within a page without overwriting the old place, so
-a page in use may keep a copy of a row that was erased later. Only rewriting the file removes that for certain: a
-short log is rewritten while its server runs, a longer one is marked `unclean`.
+Space: a file made by this version shrinks by some pages at a time (auto_vacuum is incremental). It does so already
+while events leave and while the index is swept: returning a page costs SQLite more the more are free. A file made
+before cannot shrink: its free pages are reused until `rewrite`. Deleted content is overwritten (secure_delete), so
+free pages and a truncated WAL have no traces of it. SQLite moves rows within a page without overwriting the old
+place, so a page in use may keep a copy of a row that was erased later. Only rewriting the file removes that for
+certain: a short log is rewritten while its server runs, a longer one is marked `unclean`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ RECLAIM_PAGES: Final = 64
 
 RECLAIM_PAGES_ALONE: Final = 4_096
 """The same where nobody waits: 16 MiB, written to the WAL at most once."""
+
+FREE_PAGES_MAX: Final = 16_384
+"""With more free pages (64 MiB), pruning and sweeping return some to the file system as they go. SQLite searches the
+list of free pages for each that it returns, so the list is kept short however much leaves."""
 
 SWEEP_ROWS: Final = 1_000
 SWEEP_ROWS_ALONE: Final = 50_000
@@ -111,7 +116,7 @@ def _last_to_delete(connection: apsw.Connection, since: int, upto: int, limit: i
     last, size = since, 0
     for committed_id, length in connection.execute(_SQL["oldest_events"], (since, upto, limit)):
         size += length
-        if last > since and size > max(PRUNE_BYTES_MAX, limit * PRUNE_EVENT_BYTES):
+        if last > since and size > _prune_bytes_max(limit):
             return last
         if committed_id != last + 1:
             raise MaintenanceRefused(missing_event(last + 1))
@@ -121,12 +126,18 @@ def _last_to_delete(connection: apsw.Connection, since: int, upto: int, limit: i
     return last
 
 
+def _prune_bytes_max(limit: int) -> int:
+    return max(PRUNE_BYTES_MAX, limit * PRUNE_EVENT_BYTES)
+
+
 def sweep(connection: apsw.Connection, rows: int) -> ReclaimProgress | None:
-    """Remove some index rows of events that have left, about so many, if a sweep is due.
+    """Remove some index rows of events that have left, about so many, if a sweep is due and few pages are free.
 
     A sweep visits all partitions in the order of their index, so each page of it is changed once. `pruned_to` of a
     partition is set when its rows go; until then the rows themselves say what has left.
     """
+    if many_pages_are_free(connection):
+        return None
     pruned_to, swept_to, upto, after, rest = _row(connection, "sweep_state")
     if upto == swept_to:
         if (pruned_to - swept_to) * SWEEP_SHARE < max(rest, SWEEP_SHARE):
@@ -191,6 +202,27 @@ def reclaim(connection: apsw.Connection, checkpointer: WalCheckpointer, *, alone
         _vacuum(connection)
         return ReclaimProgress(False, 0)
     return ReclaimProgress(checkpointer.truncate(), free, unclean)
+
+
+def return_excess(connection: apsw.Connection, checkpointer: WalCheckpointer, limit: int) -> None:
+    """Outside any transaction, beside pruning so many events at a time: keep the list of free pages short.
+
+    Returns at most as many pages as one step of pruning frees.
+    """
+    if many_pages_are_free(connection):
+        excess = int(connection.pragma("freelist_count")) - FREE_PAGES_MAX
+        freed_max = _prune_bytes_max(limit) // files.PAGE_BYTES
+        connection.execute(f"PRAGMA incremental_vacuum({min(excess, freed_max)})").fetchall()
+        checkpointer.step()
+
+
+def many_pages_are_free(connection: apsw.Connection) -> bool:
+    """Whether pages are to be returned before more become free. An unclean log is rewritten at the end."""
+    return (
+        int(connection.pragma("freelist_count")) > FREE_PAGES_MAX
+        and can_shrink(connection)
+        and not connection.execute(_SQL["read_unclean"]).get
+    )
 
 
 def can_shrink(connection: apsw.Connection) -> bool:

@@ -141,6 +141,11 @@ class EventPartitionWriter:
         return self._rows.indexed_to
 
 
+def partitions_indexed_to(connection: apsw.Connection) -> int:
+    """The event up to which all have their rows in the table, by what is durable."""
+    return _extent(connection)[0]
+
+
 def _extent(connection: apsw.Connection) -> tuple[int, int]:
     rows = connection.execute(_SQL["partitions_extent"]).fetchall()
     if not rows:

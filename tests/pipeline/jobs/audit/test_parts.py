@@ -294,7 +294,7 @@ def test_a_replay_stops_where_it_is_told() -> None:
     ids = list(range(1, 10))
     events = [canonical({"type": "set", "payload": {"target": "n", "value": id}}) for id in ids]
     content = (ids, events, [("c", None, id) for id in ids])
-    history = [(b"p", 0, content, 0, 4), (b"p", 0, content, 4, 9)]
+    history = [(b"p", content, 0, 4), (b"p", content, 4, 9)]
     seen = [
         (stop, state.dump()["tree"], count)
         for stop, state, count in replay(open_model(), history, [0, 3, 4, 8, 100])

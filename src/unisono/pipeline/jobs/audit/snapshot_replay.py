@@ -213,7 +213,7 @@ def _events_after(reader: LogReader, name: str, head: int, upto: int) -> Iterato
     for records in read_partitions(reader, (name,), head, upto) if upto > head else ():
         ids = [record.committed_id for record in records]
         authors = [(record.client_id, record.author, record.status_updated_at) for record in records]
-        yield name.encode(), 0, (ids, [record.event for record in records], authors), 0, len(ids)
+        yield name.encode(), (ids, [record.event for record in records], authors), 0, len(ids)
 
 
 def _choose(names: set[bytes], task: StateTask) -> list[bytes]:

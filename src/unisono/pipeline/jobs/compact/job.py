@@ -61,8 +61,11 @@ FILE_BYTES_MAX: Final = 192 << 20
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Smaller runs are joined whatever the size of their neighbours."""
 
-BATCH_ROWS_MIN: Final = 2_048
-"""Rows of each file that are merged in memory, however many files there are: fewer cost more each."""
+BATCH_ROWS: Final = 2_048
+BATCH_ROWS_MIN: Final = 1_024
+BATCHES_ROWS: Final = 128 << 10
+"""Rows read at a time from each of many files, and from all of them: fewer cost more each. Two batches of a file are
+in memory."""
 
 TASK_ROWS_WORTHWHILE: Final = 50_000
 """Rows for which a task is worth starting; the buckets of a short history share one."""
@@ -259,10 +262,11 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         return
     buckets = None if job.bucket in (None, UNBUCKETED) else (job.bucket,)
     subset = PartitionSubset(job.buckets, buckets, section=job.section)
-    columns, batch_rows = PARTITION_SCHEMA.names, max(BATCH_ROWS_MIN, batch_rows_for(len(job.files)))
+    many = max(BATCH_ROWS_MIN, min(BATCH_ROWS, BATCHES_ROWS // len(job.files)))
+    batch_rows = max(many, batch_rows_for(len(job.files)))
     yield from merge_rows(
         [
-            counter(scan_subset(job.storage, file, subset, EVERY_ID, columns, batch_rows))
+            counter(scan_subset(job.storage, file, subset, EVERY_ID, PARTITION_SCHEMA.names, batch_rows))
             for file in in_file_order(job.files)
         ]
     )

@@ -94,7 +94,7 @@ def judge_subset(task: RevalidationTask) -> RevalidationOutcome:
         with gc_paused():
             for name, history in found:
                 judge.begin(name.decode())
-                for _, _, batch, start, end in history:
+                for _, batch, start, end in history:
                     for begin in range(start, end, SETTLE_EVENTS):
                         for place in range(begin, min(begin + SETTLE_EVENTS, end)):
                             judge.take(batch, place)
