@@ -270,7 +270,7 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, says
         if found.format != "jsonl":
             tabular.require_columns(found, FieldMapping())
         split = Split(0, found.path, found.format)
-        run_task(ReadTask(split, str(tmp_path), "x", FieldMapping(), ShippedModel.open(), "import"))
+        run_task(ReadTask(split, 0, str(tmp_path), FieldMapping(), ShippedModel.open(), "import"))
 
     with pytest.raises(PipelineError, match=says):
         read()

@@ -168,6 +168,10 @@ def imported(spark: SparkSession, file: Path, place: Path) -> tuple[ImportReport
     return report, read_store(place / "data"), sorted(rejected, key=lambda row: row["line"])
 
 
+def _untimed(records: list[Any]) -> list[Any]:
+    return [msgspec.structs.replace(record, status_updated_at=0) for record in records]
+
+
 def test_rounds_and_components_import_the_same_log(
     spark: SparkSession, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,13 +180,18 @@ def test_rounds_and_components_import_the_same_log(
     assert report.prepared.judged is not None
     assert report.prepared.judged.rounds > 2, "events depend on others that were refused elsewhere"
     assert f"in {report.prepared.judged.rounds} rounds in all" in report.text()
+    monkeypatch.setattr(rounds, "ONE_TASK_ROWS", 0)
+    by_jobs, *theirs = imported(spark, history, tmp_path / "by jobs")
+    assert by_jobs.prepared.judged == report.prepared.judged, (
+        "whether one task judges all rounds, or many each"
+    )
+    assert _untimed(theirs[0]) == _untimed(records)
+    assert theirs[1] == rejected
     monkeypatch.setattr(rounds, "ROUNDS_MAX", 1)
     other, same, rejected_too = imported(spark, history, tmp_path / "b")
     assert other.prepared.judged == JudgingSummary(components=1)
     assert "judged by one task" in other.text()
-    assert [msgspec.structs.replace(record, status_updated_at=0) for record in same] == [
-        msgspec.structs.replace(record, status_updated_at=0) for record in records
-    ]
+    assert _untimed(same) == _untimed(records)
     assert rejected_too == rejected
     assert other.prepared.reasons == report.prepared.reasons
     assert {row["reason"] for row in rejected} == {"refused"}
@@ -197,3 +206,28 @@ def test_too_many_refusals_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> No
     held: dict[int, list[rounds.SharedRefusal]] = {}
     rounds._add(held, some[:2])
     assert len(held[number_of("p")]) == 2
+
+
+def test_all_rounds_in_one_task_may_run_twice(
+    spark: SparkSession, history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task of which Spark lost the result leaves the decided rows as they were."""
+    settlings: list[rounds.Settling] = []
+
+    def lost(_spark: SparkSession, tasks: list[rounds.Settling], function: Any) -> list[Any]:
+        settlings.extend(tasks)
+        before = {path.name: path.read_bytes() for path in Path(tasks[0].folder).iterdir()}
+        first = function(tasks[0])
+        assert {path.name: path.read_bytes() for path in Path(tasks[0].folder).iterdir()} == before
+        again = function(tasks[0])
+        assert first[0] != again[0]
+        assert first[1] == again[1]
+        return [again]
+
+    expected, records, rejected = imported(spark, history, tmp_path / "once")
+    monkeypatch.setattr(rounds, "run_on_executors", lost)
+    report, same, rejected_too = imported(spark, history, tmp_path / "twice")
+    assert len(settlings) == 1
+    assert report.prepared.judged == expected.prepared.judged
+    assert _untimed(same) == _untimed(records)
+    assert rejected_too == rejected

@@ -25,6 +25,7 @@ from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import prepare as preparing
 from unisono.pipeline.jobs.import_ import rejects_table as rejects
 from unisono.pipeline.jobs.import_ import tabular
+from unisono.pipeline.jobs.import_.large_texts import LargeTexts
 from unisono.pipeline.jobs.import_.read_split import ReadTask, Summary, count, number_of, run_task
 from unisono.pipeline.jobs.import_.result import ImportPreparation, ImportReport, LoadSummary
 from unisono.pipeline.jobs.import_.sources import (
@@ -187,7 +188,7 @@ class _Work:
     def _discard_decisions(self) -> None:
         self._manifest.stage = READ
         self._staging.keep(self._manifest)
-        self._staging.clear("loaded.json", "staged", "decided")
+        self._staging.clear("loaded.json", "staged", "decided", "repeats")
 
     def _decide(self, base: int) -> None:
         if self._manifest.stage == DECIDED:
@@ -217,10 +218,8 @@ class _Work:
         folder.mkdir(exist_ok=True)
         splits = self._splits(spark)
         tasks = [
-            ReadTask(
-                split, str(folder), f"{place:06d}", self._plan.mapped, self._plan.model, self._plan.client_id
-            )
-            for place, split in enumerate(splits)
+            ReadTask(split, number, str(folder), self._plan.mapped, self._plan.model, self._plan.client_id)
+            for number, split in enumerate(splits)
         ]
         if not tasks:
             raise PipelineError("the files have no rows")
@@ -288,8 +287,8 @@ class _Work:
             concerns=self._touches_import() if self._plan.full else None,
         )
         notified_at = time.monotonic()
-        with gc_paused():
-            rows = _read_staged(self._staging.path("staged"), manifest.files, certain)
+        with gc_paused(), LargeTexts(self._staging.path("rows")) as texts:
+            rows = _read_staged(self._staging.path("staged"), manifest.files, certain, texts)
             for group in groups(rows, self._plan.group_rows):
                 loader.add(group)
                 self._staging.keep_loaded(loader.progress.rows)
@@ -320,7 +319,9 @@ class _Work:
         return concerns
 
 
-def _read_staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Iterator[PreparedRow]:
+def _read_staged(
+    folder: Path, files: list[tuple[str, int]], skip: int, texts: LargeTexts
+) -> Iterator[PreparedRow]:
     """The rows to load, in order, without the first `skip`."""
     for name, rows in files:
         if skip >= rows:
@@ -335,5 +336,5 @@ def _read_staged(folder: Path, files: list[tuple[str, int]], skip: int) -> Itera
                 skip = 0
                 for id, client_id, partitions, event, hash, moment, author in zip(*columns, strict=True):
                     yield PreparedRow(
-                        id, client_id, tuple(partitions), event.encode(), hash, moment, author or ""
+                        id, client_id, tuple(partitions), texts.text(event), hash, moment, author or ""
                     )

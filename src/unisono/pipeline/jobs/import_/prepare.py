@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,17 +13,19 @@ import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.import_ import rejects_table as rejects
+from unisono.pipeline.jobs.import_.compare_rows import Deciding
 from unisono.pipeline.jobs.import_.decide import (
-    KEEP,
-    Deciding,
-    Leaders,
+    ASSIGN,
+    DECIDED,
+    ROW_GROUP_BYTES,
+    Shares,
     components,
     decide,
     in_order,
-    judging_tasks,
     staged_files,
 )
 from unisono.pipeline.jobs.import_.read_split import Summary
+from unisono.pipeline.jobs.import_.repeats import find_repeats
 from unisono.pipeline.jobs.import_.result import (
     EXAMPLES,
     ImportPreparation,
@@ -31,14 +33,18 @@ from unisono.pipeline.jobs.import_.result import (
     RejectedExample,
     tally,
 )
-from unisono.pipeline.jobs.import_.rounds import Unsettled, settle
+from unisono.pipeline.jobs.import_.rounds import SETTLED, Settling, Unsettled, settle
 from unisono.pipeline.jobs.import_.staging import ImportProgress, Staging
+from unisono.pipeline.jobs.import_.verdicts import decided_rows
 from unisono.pipeline.spark.plans import show_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from unisono.pipeline.jobs.import_.job import ImportPlan
+
+REPEAT_FILES_MAX: Final = 256
+"""Files of repeated rows: a task reads the one that has its split."""
 
 
 def prepare(
@@ -49,14 +55,25 @@ def prepare(
     summaries: list[Summary],
 ) -> ImportPreparation:
     """Decide every row, stage the accepted ones in order and the rejected ones beside them."""
-    staging.clear("decided", "staged", "loaded.json")
+    staging.clear("repeats", "decided", SETTLED, "staged", "loaded.json")
     paths = tuple(source.path for source in plan.sources)
-    by_id = plan.order == KEEP and any(summary.ordered for summary in summaries)
-    deciding = Deciding(plan.store, manifest.base, plan.model, by_id, paths)
-    events = sum(summary.events for summary in summaries)
+    ordered = any(summary.ordered for summary in summaries)
+    order = "time" if plan.order == ASSIGN else "committed_id" if ordered else None
     folder = staging.path("rows")
+    deciding = Deciding(
+        plan.store,
+        manifest.base,
+        plan.model,
+        order,
+        paths,
+        tuple(summary.file for summary in summaries),
+        str(folder),
+        str(staging.path("repeats")),
+        min(len(summaries), REPEAT_FILES_MAX),
+    )
+    events = sum(summary.events for summary in summaries)
     judged = _decide(spark, plan, staging, deciding, events)
-    decided = spark.read.parquet(str(staging.path("decided")))
+    decided = spark.read.schema(DECIDED).parquet(str(staging.path("decided")))
     counted = [(*key, number) for key, number in _outcomes(staging.path("decided")).items()]
     read: Counter[int] = Counter()
     for summary in summaries:
@@ -69,13 +86,14 @@ def prepare(
         rejects.write(plan.rejects, manifest.key, batches, examples.add)
     staged_rows = in_order(decided, totals.accepted)
     show_plan("import.in_order", staged_rows)
-    staged_rows.write.parquet(str(staging.path("staged")))
+    staged_rows.write.option("parquet.block.size", ROW_GROUP_BYTES).parquet(str(staging.path("staged")))
     manifest.files = staged_files(staging.path("staged"))
     staged = sum(rows for _, rows in manifest.files)
     if staged != totals.accepted:
         raise Mismatch(f"{totals.accepted} rows were accepted and {staged} staged: nothing was loaded")
     migrated = sum(summary.migrated for summary in summaries)
-    staging.clear("decided")
+    staging.clear("decided", SETTLED, "repeats")
+    by_id = order == "committed_id"
     return ImportPreparation(totals, files, reasons, examples.by_reason(), migrated, by_id, judged, 0.0)
 
 
@@ -84,25 +102,21 @@ def _decide(
 ) -> JudgingSummary | None:
     """Write every row with its outcome; how events were judged, None if only by their shape."""
     folder, target = staging.path("rows"), staging.path("decided")
-    rows = [str(path) for path in sorted(folder.glob("*.rows.parquet"))]
+    keys = [str(path) for path in sorted(folder.glob("*.keys.parquet"))]
     links = [str(path) for path in sorted(folder.glob("*.links.parquet"))]
-    tasks = judging_tasks(spark, events) if plan.full else 0
-
-    def write(leaders: Leaders | None) -> None:
-        frame = decide(spark, rows, deciding, plan.order, tasks, leaders)
-        show_plan("import.decide", frame)
-        frame.write.parquet(str(target))
-
-    write(None)
+    shares = Shares.of(spark, len(deciding.split_files), events, judged=plan.full)
+    find_repeats(spark, keys, deciding.order, Path(deciding.repeats), deciding.repeat_files)
+    decide(spark, deciding, shares, None, target)
     if not plan.full:
         return None
-    shared = any(pq.read_metadata(path).num_rows for path in links)
+    if not any(pq.read_metadata(path).num_rows for path in links):
+        return JudgingSummary()  # no event is in several partitions
     try:
-        return settle(spark, deciding, target, tasks, events, shared=shared)
+        return settle(spark, Settling(deciding, str(target), shares.judging, events))
     except Unsettled:
         staging.clear("decided")
         leaders = components(links)
-        write(leaders)
+        decide(spark, deciding, shares, leaders, target)
         return JudgingSummary(components=len(set(leaders.values())))
 
 
@@ -110,7 +124,7 @@ def _outcomes(folder: Path) -> Counter[tuple[int, str, str | None]]:
     """The number of rows by file, outcome and reason."""
     outcomes: Counter[tuple[int, str, str | None]] = Counter()
     columns = ["file", "outcome", "reason"]
-    decided = _dataset(folder).to_batches(columns=columns, filter=ds.field("place") == 0)
+    decided = decided_rows(folder).to_batches(columns=columns, filter=ds.field("place") == 0)
     for batch in decided:
         counted = pa.Table.from_batches([batch]).group_by(columns).aggregate([([], "count_all")])
         for row in counted.to_pylist():
@@ -140,7 +154,3 @@ class _Examples:
 
     def by_reason(self) -> dict[str, list[RejectedExample]]:
         return {reason: [example for *_, example in found] for reason, found in sorted(self._found.items())}
-
-
-def _dataset(folder: Path) -> Any:
-    return ds.dataset(sorted(str(path) for path in folder.glob("part-*.parquet")), format="parquet")

@@ -1,7 +1,8 @@
 """Reads a split on an executor: each row becomes an event or is refused, and is written as Parquet.
 
-A split leaves `NAME.rows.parquet`, `NAME.rejects.parquet`, `NAME.links.parquet` and last `NAME.json`, which marks it
-as done. A task that runs again finds the mark and does nothing; after a kill it writes the files again.
+A split leaves `NAME.rows.parquet`, `NAME.keys.parquet`, `NAME.rejects.parquet`, `NAME.links.parquet`, `NAME.texts` if
+it has large events, and last `NAME.json`, which marks it as done. A task that runs again finds the mark and does
+nothing; after a kill it writes the files again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_ import insieme_file as insieme
 from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import tabular
+from unisono.pipeline.jobs.import_.large_texts import LargeTextWriter
 from unisono.pipeline.jobs.import_.outcomes import CONTENT_CHARS_MAX, REJECT_SCHEMA, RefusedRow
+from unisono.pipeline.jobs.import_.repeats import KEY_SCHEMA, key_batch
 from unisono.pipeline.jobs.import_.rows import ImportedEvent, SourceRow, to_event
 from unisono.pipeline.jobs.import_.sources import CSV, INSIEME, JSONL, FieldMapping, Split
 from unisono.pipeline.jobs.import_.staging import write_whole
@@ -51,7 +54,7 @@ ROW_SCHEMA: Final = pa.schema(
         pa.field("author", pa.string()),
     ]
 )
-"""A row that can be an event."""
+"""A row that can be an event. `event` is its text, or where the text is (see `large_texts.py`)."""
 
 LINK_SCHEMA: Final = pa.schema([pa.field("names", pa.list_(pa.field("element", pa.int64())))])
 """Partitions that share an event, by number."""
@@ -65,11 +68,15 @@ class ReadTask(msgspec.Struct, frozen=True):
     """One split, and everything that decides its result."""
 
     split: Split
+    number: int
     folder: str
-    name: str
     mapped: FieldMapping
     model: ShippedModel
     client_id: str
+
+    @property
+    def name(self) -> str:
+        return split_name(self.number)
 
 
 class Summary(msgspec.Struct):
@@ -83,6 +90,11 @@ class Summary(msgspec.Struct):
     migrated: int = 0
     reasons: dict[str, int] = {}
     first_ms: int | None = None
+
+
+def split_name(number: int) -> str:
+    """The name of the files of a split."""
+    return f"{number:06d}"
 
 
 def count(split: Split) -> int:
@@ -142,7 +154,7 @@ class _Writing:
         self._task = task
         self.summary = Summary(task.split.file)
         self._reasons: Counter[str] = Counter()
-        self._events: list[tuple[int, ImportedEvent]] = []
+        self._events: list[tuple[int, ImportedEvent, bytes]] = []
         self._refused: list[tuple[Any, ...]] = []
         self._links: list[list[int]] = []
         self._linked: set[tuple[str, ...]] = set()
@@ -151,6 +163,9 @@ class _Writing:
 
     def __enter__(self) -> _Writing:
         self._rows_file = self._open("rows", ROW_SCHEMA)
+        self._keys_file = self._open("keys", KEY_SCHEMA)
+        self._texts = LargeTextWriter(self._task.folder, self._task.name)
+        self._files.callback(self._texts.close)
         self._rejects_file = self._open("rejects", REJECT_SCHEMA)
         self._links_file = self._open("links", LINK_SCHEMA)
         return self
@@ -208,12 +223,13 @@ class _Writing:
                 self._linked.clear()
             self._linked.add(event.partitions)
             self._links.append([number_of(name) for name in event.partitions])
-        self._events.append((number, event))
-        self._bytes += len(event.event)
+        text = self._texts.put(event.event)
+        self._events.append((number, event, text))
+        self._bytes += len(text)
 
     def _flush(self) -> None:
         if self._events:
-            self._rows_file.write_batch(_batch(self._task.split.file, self._events))
+            self._write_events()
         if self._refused:
             columns = list(zip(*self._refused, strict=True))
             self._rejects_file.write_batch(
@@ -230,21 +246,26 @@ class _Writing:
             )
         self._events, self._refused, self._links, self._bytes = [], [], [], 0
 
-
-def _batch(file: int, events: list[tuple[int, ImportedEvent]]) -> Any:
-    columns = [
-        [file] * len(events),
-        [number for number, _ in events],
-        [event.id for _, event in events],
-        [event.client_id for _, event in events],
-        [event.partitions for _, event in events],
-        [event.event for _, event in events],
-        [event.hash for _, event in events],
-        [event.committed_id for _, event in events],
-        [event.time for _, event in events],
-        [event.author for _, event in events],
-    ]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)],
-        schema=ROW_SCHEMA,
-    )
+    def _write_events(self) -> None:
+        rows, events, texts = zip(*self._events, strict=True)
+        ids, hashes = [event.id for event in events], [event.hash for event in events]
+        committed_ids, times = [event.committed_id for event in events], [event.time for event in events]
+        columns = [
+            [self._task.split.file] * len(rows),
+            rows,
+            ids,
+            [event.client_id for event in events],
+            [event.partitions for event in events],
+            texts,
+            hashes,
+            committed_ids,
+            times,
+            [event.author for event in events],
+        ]
+        self._rows_file.write_batch(
+            pa.RecordBatch.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)],
+                schema=ROW_SCHEMA,
+            )
+        )
+        self._keys_file.write_batch(key_batch(self._task.number, rows, ids, hashes, committed_ids, times))

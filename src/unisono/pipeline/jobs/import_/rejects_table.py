@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.import_.large_texts import LargeTexts
 from unisono.pipeline.jobs.import_.outcomes import CONTENT_CHARS_MAX, REJECT_SCHEMA, REJECTED
+from unisono.pipeline.jobs.import_.verdicts import decided_rows
 
 TABLE_SCHEMA: Final = pa.schema(
     [
@@ -24,6 +25,9 @@ TABLE_SCHEMA: Final = pa.schema(
         *(field for field in REJECT_SCHEMA if field.name not in ("file", "row")),
     ]
 )
+
+BATCH_ROWS: Final = 1_024
+"""Rejected rows in memory at a time, with up to 64 KiB of each."""
 
 
 def check_place(place: str) -> None:
@@ -64,15 +68,20 @@ def batches(key: str, files: Sequence[str], read: Path, decided: Path) -> Iterat
                 yield _named(key, files, batch)
     columns = {name: ds.field(name) for name in REJECT_SCHEMA.names if name != "content"}
     columns["content"] = ds.field("event")
-    paths = sorted(str(path) for path in decided.glob("part-*.parquet"))
-    against = ds.dataset(paths, format="parquet").to_batches(
-        columns=columns, filter=(ds.field("outcome") == REJECTED) & (ds.field("place") == 0)
+    against = decided_rows(decided).to_batches(
+        columns=columns,
+        filter=(ds.field("outcome") == REJECTED) & (ds.field("place") == 0),
+        batch_size=BATCH_ROWS,
     )
-    for batch in against:
-        if batch.num_rows:
-            cut = pc.utf8_slice_codeunits(batch.column("content"), 0, CONTENT_CHARS_MAX)
-            place = batch.schema.get_field_index("content")
-            yield _named(key, files, batch.set_column(place, "content", cut))
+    with LargeTexts(read) as texts:
+        for batch in against:
+            if batch.num_rows:
+                content = [
+                    texts.text(event).decode()[:CONTENT_CHARS_MAX]
+                    for event in batch.column("content").to_pylist()
+                ]
+                place = batch.schema.get_field_index("content")
+                yield _named(key, files, batch.set_column(place, "content", pa.array(content, pa.string())))
 
 
 def _named(key: str, files: Sequence[str], batch: Any) -> Any:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from unisono.model.authorship import Authorship, authorship_of
 from unisono.pipeline.jobs.import_.judge import Judge, LocalVerdict
+from unisono.pipeline.jobs.import_.large_texts import LargeTexts
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, REFUSED, REJECTED
 from unisono.pipeline.jobs.import_.read_split import ROW_SCHEMA
 
@@ -25,6 +32,9 @@ OUT: Final = pa.schema(
 )
 """A decided row: of the event's partition at `place`, whose number is `number`, or of its component. The outcome of
 the event is that at place 0. `rank`: of the verdict of that partition, null where it takes the event."""
+
+_FEW_VALUES: Final = ["client_id", "author", *TOLD]
+"""Columns in which values come often, so that a dictionary of them is worth its time."""
 
 KINDS: Final = [(field.name, field.type) for field in OUT]
 
@@ -74,17 +84,41 @@ class BatchVerdicts:
         return pa.RecordBatch.from_arrays(columns, schema=OUT)
 
 
+def decided_path(folder: str | Path, task: int) -> Path:
+    """The file of decided rows of a task."""
+    return Path(folder, f"part-{task:05d}.parquet")
+
+
+def decided_rows(folder: Path) -> Any:
+    """The decided rows of all tasks as a dataset of Arrow; a task without rows has no file."""
+    files = sorted(str(path) for path in folder.glob("part-*.parquet"))
+    return ds.dataset(files, schema=OUT, format="parquet")
+
+
+@contextmanager
+def decided_file(path: Path) -> Iterator[Any]:
+    """Writes a file of decided rows, which is there when all of them are: a task may run twice at the same time."""
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with pq.ParquetWriter(beside, OUT, compression="zstd", use_dictionary=_FEW_VALUES) as writer:
+            yield writer
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def judge_row(
-    judge: Judge, verdicts: BatchVerdicts, row: int, *, refused_elsewhere: bool = False
+    judge: Judge, texts: LargeTexts, verdicts: BatchVerdicts, row: int, *, refused_elsewhere: bool = False
 ) -> LocalVerdict | None:
     """What the row's own partition says to its event."""
     place = verdicts.places[row]
     name = verdicts.partitions[row][place]
-    by, event = verdicts.author(row), verdicts.events[row].encode()
+    by, event = verdicts.author(row), texts.text(verdicts.events[row])
     return judge.judge_in(event, name, place, by, refused_elsewhere=refused_elsewhere)
 
 
-def judge_whole(judge: Judge, verdicts: BatchVerdicts, row: int) -> LocalVerdict | None:
+def judge_whole(judge: Judge, texts: LargeTexts, verdicts: BatchVerdicts, row: int) -> LocalVerdict | None:
     """What all partitions of the row's event say to it."""
-    error = judge.judge(verdicts.events[row].encode(), verdicts.partitions[row], verdicts.author(row))
+    event = texts.text(verdicts.events[row])
+    error = judge.judge(event, verdicts.partitions[row], verdicts.author(row))
     return None if error is None else LocalVerdict(0, error.field, error.message)
