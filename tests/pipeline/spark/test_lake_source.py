@@ -87,6 +87,8 @@ def test_only_the_columns_ids_and_partitions_that_are_asked_for(lake: tuple[Lake
     found = rows_of(made, table="partition_events", partitions=name, columns="committed_id,partition")
     assert sorted(row["committed_id"] for row in found) == [record.committed_id for record in history]
     assert {row["partition"] for row in found} == {name}
+    twice = rows_of(made, table="partition_events", partitions=json.dumps([name, name]), columns="committed_id")
+    assert len(twice) == len(history)
 
 
 def test_states_and_their_items(lake: tuple[Lake, list[Record]]) -> None:
