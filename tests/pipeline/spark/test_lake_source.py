@@ -127,6 +127,7 @@ def test_items_have_parents_and_positions() -> None:
     [
         ({"to": "601"}, "ends at event 600, events up to 601 are requested: `unisono lake export` adds"),
         ({"from": "601"}, "ends at event 600, events after 601 are requested"),
+        ({"from": "9", "to": "5"}, r"\(9, 5\] is not a range: from <= to must hold"),
         ({"table": "states", "to": "601"}, "ends at event 600, events up to 601 are requested"),
         ({"table": "items", "model_version": "7"}, "no snapshots of model version 7; there are those of 0"),
     ],
@@ -145,7 +146,10 @@ def test_what_the_lake_does_not_have_is_no_empty_answer(
         ({"table": "log"}, "there is no table 'log'"),
         ({"columns": "event, nothing"}, "'nothing' is none of committed_id"),
         ({"colums": "event"}, "option 'colums' is unknown"),
-        ({"partitions": "a"}, "the table events is not by partition"),
+        ({"partitions": "a"}, "option partitions is not for the table events, but for partition_events, states"),
+        ({"table": "states", "from": "5"}, "option from is not for the table states"),
+        ({"table": "runs", "to": "5"}, "option to is not for the table runs"),
+        ({"model_version": "0"}, "option model_version is not for the table events, but for states, items"),
     ],
 )
 def test_options_that_cannot_be_meant(

@@ -7,7 +7,8 @@ Tables: `events`, one row per event; `partition_events`, one row per partition a
 snapshot of each partition; `items`, one row per item of a tree in those states; `runs` and `audit`, what the pipeline
 did and found. Options, beside `lake` and `table`:
 
-    from, to        events after this committed_id, up to that one
+    from            events after this committed_id (`events`, `partition_events`)
+    to              events up to this one; of `states` and `items` snapshots at or before it
     partitions      only these: a name, or a JSON array of names (`partition_events`, `states`, `items`)
     columns         only these, separated by commas; others are not read
     model_version   of `states` and `items` (default: the newest that has snapshots)
@@ -61,6 +62,15 @@ TASK_BYTES: Final = 8 << 20
 """Of Parquet files in one task, some 100,000 events: at most a second of work."""
 _OPTIONS: Final = frozenset(("lake", "table", "from", "to", "partitions", "columns", "model_version"))
 _OF_EVENTS: Final = ("events", "partition_events")
+_OF_STATES: Final = ("states", "items")
+_RECORDS: Final = {"runs": RUNS, "audit": AUDIT}
+_MEANT_FOR: Final = {
+    "partitions": ("partition_events", *_OF_STATES),
+    "from": _OF_EVENTS,
+    "to": (*_OF_EVENTS, *_OF_STATES),
+    "model_version": _OF_STATES,
+}
+"""The tables that an option narrows; for others it is refused."""
 
 
 class _Part(InputPartition):
@@ -159,10 +169,9 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         table = given.get("table", "events")
         if table not in SCHEMAS:
             raise PipelineError(f"there is no table {table!r}; there are {', '.join(SCHEMAS)}")
-        if "partitions" in given and table in ("events", "runs", "audit"):
-            raise PipelineError(
-                f"the table {table} is not by partition: use partition_events, states or items"
-            )
+        for option, tables in _MEANT_FOR.items():
+            if option in given and table not in tables:
+                raise PipelineError(f"option {option} is not for the table {table}, but for {', '.join(tables)}")
         return cls(
             Lake.at(given["lake"], storage),
             table,
@@ -183,10 +192,10 @@ class LakeTableRead(msgspec.Struct, frozen=True):
     def reader(self) -> LakeReader:
         if self.table in _OF_EVENTS:
             parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(_joined(self._event_parts()))
-        elif self.table in ("states", "items"):
+        elif self.table in _OF_STATES:
             parts = list(self._state_parts())
         else:
-            parts = [_RecordRows(self.lake.storage, RUNS if self.table == "runs" else AUDIT, self.columns)]
+            parts = [_RecordRows(self.lake.storage, _RECORDS[self.table], self.columns)]
         return LakeReader([_Part(part) for part in parts] or [_Part(_no_rows)])
 
     def _event_parts(self) -> Iterator[_EventRows]:
@@ -212,7 +221,10 @@ class LakeTableRead(msgspec.Struct, frozen=True):
                 f"the lake at {self.lake.storage.location} ends at event {head}, {wanted} are requested: "
                 "`unisono lake export` adds what the log has"
             )
-        return head if self.upto is None else self.upto
+        upto = head if self.upto is None else self.upto
+        if self.since > upto:
+            raise NoSuchRange(f"({self.since}, {upto}] is not a range: from <= to must hold")
+        return upto
 
     def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
         """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
