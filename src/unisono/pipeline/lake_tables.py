@@ -31,7 +31,7 @@ def table_rows(lake: Lake, table: str, upto: int | None = None) -> pa.RecordBatc
     """All rows of a table, one batch at a time; of events up to an id."""
     schema = arrow_schema(table)
     columns = chosen_columns(SCHEMAS[table], None)
-    reader = LakeTableRead(lake, table, 0, upto, None, columns, None).reader()
+    reader = LakeTableRead.now(lake, table, columns, upto=upto).reader()
     return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema))
 
 

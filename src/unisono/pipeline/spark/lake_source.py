@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from unisono.lake.columns import SPARK_LOG_SCHEMA, SPARK_PARTITION_SCHEMA
 from unisono.lake.lake import Lake
 from unisono.lake.merge import NamedPartitions, PartitionSubset
-from unisono.lake.run_tables import AUDIT, RUNS, read_rows
+from unisono.lake.run_tables import AUDIT, RUNS, data_paths, read_files
 from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
@@ -122,14 +122,15 @@ class _StateRows(msgspec.Struct, frozen=True):
 
 
 class _RecordRows(msgspec.Struct, frozen=True):
-    """All rows of `_runs` or `_audit`."""
+    """Rows of `_runs` or `_audit`."""
 
     storage: Storage
     table: str
+    files: tuple[str, ...]
     columns: tuple[str, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        yield from read_rows(self.storage, self.table).select(list(self.columns)).to_batches()
+        yield from read_files(self.storage, self.table, self.files).select(list(self.columns)).to_batches()
 
 
 class LakeReader(DataSourceReader):
@@ -148,15 +149,22 @@ class LakeReader(DataSourceReader):
 
 
 class LakeTableRead(msgspec.Struct, frozen=True):
-    """The validated options of a read."""
+    """A read of one table as it is at the time when this is made, however often and however late it is planned.
+
+    Spark plans each query on a DataFrame by itself. Events up to an id stay the same; of snapshots, which are thinned
+    out, the table's version counts, and of records the files.
+    """
 
     lake: Lake
     table: str
-    since: int
-    upto: int | None
-    names: tuple[str, ...] | None
     columns: tuple[str, ...]
+    since: int
+    upto: int
+    names: tuple[str, ...] | None
     model_version: int | None
+    snapshots: int | None
+    """The version of the table `snapshots`; None when it is missing."""
+    records: tuple[str, ...]
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LakeTableRead:
@@ -171,16 +179,36 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             raise PipelineError(f"there is no table {table!r}; there are {', '.join(SCHEMAS)}")
         for option, tables in _MEANT_FOR.items():
             if option in given and table not in tables:
-                raise PipelineError(f"option {option} is not for the table {table}, but for {', '.join(tables)}")
-        return cls(
+                raise PipelineError(
+                    f"option {option} is not for the table {table}, but for {', '.join(tables)}"
+                )
+        return cls.now(
             Lake.at(given["lake"], storage),
             table,
-            number_option(given, "from", 0) or 0,
-            number_option(given, "to", 0),
-            names_option(given.get("partitions")),
             chosen_columns(SCHEMAS[table], given.get("columns")),
-            number_option(given, "model_version", 0),
+            since=number_option(given, "from", 0) or 0,
+            upto=number_option(given, "to", 0),
+            names=names_option(given.get("partitions")),
+            model_version=number_option(given, "model_version", 0),
         )
+
+    @classmethod
+    def now(
+        cls,
+        lake: Lake,
+        table: str,
+        columns: tuple[str, ...],
+        *,
+        since: int = 0,
+        upto: int | None = None,
+        names: tuple[str, ...] | None = None,
+        model_version: int | None = None,
+    ) -> LakeTableRead:
+        end = _end(lake, since, upto)
+        snapshots = lake.find(SNAPSHOTS) if table in _OF_STATES else None
+        version = None if snapshots is None else snapshots.version
+        records = data_paths(lake.storage, _RECORDS[table]) if table in _RECORDS else ()
+        return cls(lake, table, columns, since, end, names, model_version, version, tuple(records))
 
     def place(self) -> dict[str, str]:
         return {"lake": self.lake.storage.location}
@@ -195,12 +223,12 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         elif self.table in _OF_STATES:
             parts = list(self._state_parts())
         else:
-            parts = [_RecordRows(self.lake.storage, _RECORDS[self.table], self.columns)]
+            name = _RECORDS[self.table]
+            parts = [_RecordRows(self.lake.storage, name, self.records, self.columns)]
         return LakeReader([_Part(part) for part in parts] or [_Part(_no_rows)])
 
     def _event_parts(self) -> Iterator[_EventRows]:
-        view = self.lake.view()
-        upto = self._end(view.head)
+        view, upto = self.lake.view(), self.upto
         if self.names is not None:
             for name in self.names:
                 for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
@@ -213,19 +241,6 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             for since, last in self._ranges(file, upto):
                 yield _EventRows(view.storage, file, RowRange(since, last), self.columns)
 
-    def _end(self, head: int) -> int:
-        """The last id to read; as with the log, a range that is not all there is refused."""
-        if max(self.since, self.upto or 0) > head:
-            wanted = f"events up to {self.upto}" if (self.upto or 0) > head else f"events after {self.since}"
-            raise NoSuchRange(
-                f"the lake at {self.lake.storage.location} ends at event {head}, {wanted} are requested: "
-                "`unisono lake export` adds what the log has"
-            )
-        upto = head if self.upto is None else self.upto
-        if self.since > upto:
-            raise NoSuchRange(f"({self.since}, {upto}] is not a range: from <= to must hold")
-        return upto
-
     def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
         """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
         first, last = max(self.since, file.first_id - 1), min(upto, file.last_id)
@@ -234,10 +249,8 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         return pairwise(edges)
 
     def _state_parts(self) -> Iterator[_StateRows]:
-        table, head = self.lake.find(SNAPSHOTS), self.lake.head()
-        if table is None:
-            return
-        files = table.readable_files()
+        table = None if self.snapshots is None else self.lake.find(SNAPSHOTS, self.snapshots)
+        files = [] if table is None else table.readable_files()
         versions = {file.model_version or 0 for file in files}
         version = max(versions, default=0) if self.model_version is None else self.model_version
         if self.model_version is not None and self.model_version not in versions:
@@ -245,8 +258,9 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             raise PipelineError(
                 f"the lake has no snapshots of model version {version}; there are those of {there}"
             )
-        upto = self._end(head)
-        buckets = table.description().buckets
+        if table is None:
+            return
+        upto, buckets = self.upto, table.description().buckets
         if self.names is not None:
             own = files_with(files_of(files, version), buckets, self.names, -1, upto)
             encoded = tuple(sorted({name.encode() for name in self.names}))
@@ -260,6 +274,21 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         self, subset: PartitionSubset, files: Sequence[DataFile], version: int, upto: int
     ) -> _StateRows:
         return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
+
+
+def _end(lake: Lake, since: int, upto: int | None) -> int:
+    """The last id to read; as with the log, a range that is not all there is refused."""
+    head = lake.head()
+    if max(since, upto or 0) > head:
+        wanted = f"events up to {upto}" if (upto or 0) > head else f"events after {since}"
+        raise NoSuchRange(
+            f"the lake at {lake.storage.location} ends at event {head}, {wanted} are requested: "
+            "`unisono lake export` adds what the log has"
+        )
+    end = head if upto is None else upto
+    if since > end:
+        raise NoSuchRange(f"({since}, {end}] is not a range: from <= to must hold")
+    return end
 
 
 def _joined(parts: Iterable[_EventRows]) -> Iterator[_Several]:
