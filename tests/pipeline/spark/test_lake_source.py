@@ -175,7 +175,7 @@ def test_items_have_parents_and_positions() -> None:
     [
         ({"to": "601"}, "ends at event 600, events up to 601 are requested: `unisono lake export` adds"),
         ({"from": "601"}, "ends at event 600, events after 601 are requested"),
-        ({"from": "9", "to": "5"}, r"\(9, 5\] is not a range: from <= to must hold"),
+        ({"from": "9", "to": "5"}, r"\(9, 5\] is not a range: 0 <= from <= to must hold"),
         ({"table": "states", "to": "601"}, "ends at event 600, events up to 601 are requested"),
         ({"table": "items", "model_version": "7"}, "no snapshots of model version 7; there are those of 0"),
     ],

@@ -36,10 +36,11 @@ from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
-from unisono.pipeline.errors import NoSuchRange, PipelineError
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
+from unisono.pipeline.lake_range import end_of_range
 from unisono.pipeline.spark.options import chosen_columns, column_types, names_option, number_option
 from unisono.pipeline.spark.times import COMMITTED_AT, stored_columns, with_times
 from unisono.pipeline.spark.worker import end_quietly
@@ -204,7 +205,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         names: tuple[str, ...] | None = None,
         model_version: int | None = None,
     ) -> LakeTableRead:
-        end = _end(lake, since, upto)
+        end = end_of_range(lake.storage.location, lake.head(), since, upto)
         snapshots = lake.find(SNAPSHOTS) if table in _OF_STATES else None
         version = None if snapshots is None else snapshots.version
         records = data_paths(lake.storage, _RECORDS[table]) if table in _RECORDS else ()
@@ -274,21 +275,6 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         self, subset: PartitionSubset, files: Sequence[DataFile], version: int, upto: int
     ) -> _StateRows:
         return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
-
-
-def _end(lake: Lake, since: int, upto: int | None) -> int:
-    """The last id to read; as with the log, a range that is not all there is refused."""
-    head = lake.head()
-    if max(since, upto or 0) > head:
-        wanted = f"events up to {upto}" if (upto or 0) > head else f"events after {since}"
-        raise NoSuchRange(
-            f"the lake at {lake.storage.location} ends at event {head}, {wanted} are requested: "
-            "`unisono lake export` adds what the log has"
-        )
-    end = head if upto is None else upto
-    if since > end:
-        raise NoSuchRange(f"({since}, {end}] is not a range: from <= to must hold")
-    return end
 
 
 def _joined(parts: Iterable[_EventRows]) -> Iterator[_Several]:
