@@ -22,7 +22,11 @@ from unisono.cli.lake.command import LakeTarget, at_place
     metavar="DIR|URL",
     help="States and items as Delta tables there, as they are now. Needs no Spark.",
 )
-@click.option("--database", metavar="NAME", help="Of the Spark catalog. [default: the current one]")
+@click.option(
+    "--database",
+    metavar="NAME",
+    help="Of the Spark catalog; made if it is missing. [default: the current one]",
+)
 @click.option("--prefix", default="", metavar="TEXT", help="Before the names of all tables.")
 def views_(
     place: LakeTarget, duckdb: Path | None, delta: str | None, database: str | None, prefix: str
