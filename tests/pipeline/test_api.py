@@ -16,6 +16,7 @@ from unisono.pipeline import api
 from unisono.pipeline.errors import NoModel, NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA
+from unisono.samples import sample_model
 from unisono.store.port import Record
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline-python.md"
@@ -49,6 +50,9 @@ def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_
     assert found.columns == [column.split()[0] for column in SNAPSHOTS_SCHEMA.split(", ")]
     with pytest.raises(NoModel, match="no model given"):
         pipeline.states_at(spark, lake)
+    pipeline.make_snapshots(HERE, lake, model="open")
+    with pytest.raises(PipelineError, match="no snapshots of model version 1; there are those of 0"):
+        pipeline.snapshots(spark, lake, model=str(sample_model()))
 
 
 def test_a_log_that_is_not_there_leaves_no_lake(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
+from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows, require_model_version
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
 from unisono.pipeline.lake_range import end_of_range
@@ -252,13 +252,10 @@ class LakeTableRead(msgspec.Struct, frozen=True):
     def _state_parts(self) -> Iterator[_StateRows]:
         table = None if self.snapshots is None else self.lake.find(SNAPSHOTS, self.snapshots)
         files = [] if table is None else table.readable_files()
-        versions = {file.model_version or 0 for file in files}
-        version = max(versions, default=0) if self.model_version is None else self.model_version
-        if self.model_version is not None and self.model_version not in versions:
-            there = ", ".join(map(str, sorted(versions))) or "none"
-            raise PipelineError(
-                f"the lake has no snapshots of model version {version}; there are those of {there}"
-            )
+        version = max((file.model_version or 0 for file in files), default=0)
+        if self.model_version is not None:
+            version = self.model_version
+            require_model_version(files, version)
         if table is None:
             return
         upto, buckets = self.upto, table.description().buckets
