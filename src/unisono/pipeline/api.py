@@ -19,7 +19,7 @@ from unisono.pipeline.jobs.audit.job import audit as audit_job
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ExportResult
 from unisono.pipeline.jobs.export.job import export as export_job
-from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.past.job import Moment, state_at
 from unisono.pipeline.jobs.past.job import states_at as states_at_job
 from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
@@ -137,13 +137,14 @@ def create_tables(
 def states_at(
     spark: SparkSession,
     lake: Lake | str,
-    at: int | str | None = None,
+    at: Moment | None = None,
     *,
     model: ShippedModel | str | None = None,
     store: str | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
-    """The states of all partitions at a committed_id, a time (ISO 8601) or the lake's end, as JSON text."""
+    """The states of all partitions at a committed_id, a time (a datetime, or ISO 8601; UTC unless it
+    says otherwise) or the lake's end, as JSON text."""
     target = _lake(lake, storage_options)
     return states_at_job(spark, target, at, model=_model(target, model, store))
 
@@ -180,8 +181,8 @@ def make_snapshots(
 def diff(
     lake: Lake | str,
     partition: str,
-    since: int | str,
-    upto: int | str | None = None,
+    since: Moment,
+    upto: Moment | None = None,
     *,
     model: ShippedModel | str | None = None,
     store: str | None = None,

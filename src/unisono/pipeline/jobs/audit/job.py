@@ -140,7 +140,9 @@ def make_scope(
         message += ": the log has lost events, or is another one"
         tally.add("copy", message, log_extent.head + 1)
     if log_extent.pruned_to > max(head, lake.head()):  # a job may have exported and pruned since
-        message = f"events {head + 1} to {log_extent.pruned_to} have left the log, and the lake ends at {head}"
+        message = (
+            f"events {head + 1} to {log_extent.pruned_to} have left the log, and the lake ends at {head}"
+        )
         tally.add("pruned", message, head + 1)
     upto = min(head, log_extent.head)
     return msgspec.structs.replace(
