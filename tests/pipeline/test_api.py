@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.lake.lakes import HERE
+from tests.pipeline.history import make_store
 from unisono import pipeline
 from unisono.lake.lake import Lake
 from unisono.pipeline import api
 from unisono.pipeline.errors import NoModel, NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA
+from unisono.pipeline.maintain.embedded import open_maintainer
+from unisono.pipeline.open_log import sqlite_uri
 from unisono.samples import sample_model
 from unisono.store.port import Record
 
@@ -55,11 +59,22 @@ def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_
         pipeline.snapshots(spark, lake, model=str(sample_model()))
 
 
-def test_a_log_that_is_not_there_leaves_no_lake(tmp_path: Path) -> None:
+def test_a_log_without_what_the_lake_needs_leaves_no_lake(tmp_path: Path) -> None:
     with pytest.raises(NoSuchStore, match="holds no log"):
         pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"))
     with pytest.raises(PipelineError, match="events_per_file must be a whole number from 1 on, not -1"):
         pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"), events_per_file=-1)
+    make_store(tmp_path / "data", 20)
+    maintainer = open_maintainer(sqlite_uri(tmp_path / "data"))
+    maintainer.set_archive("elsewhere")
+    assert maintainer.prune_step(5)
+    maintainer.close()
+    error = "events 1 to 5 were pruned from the log and there is no lake at"
+    with pytest.raises(NoSuchRange, match=error):
+        pipeline.export(HERE, sqlite_uri(tmp_path / "data"), str(tmp_path / "lake"))
+    for command in (["export"], ["run", "--cycles", "1"]):
+        done = unisono("lake", *command, "--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"))
+        assert (done.exit_code, error in done.stderr) == (2, True), done.output
     assert not (tmp_path / "lake").exists()
 
 

@@ -24,8 +24,8 @@ from unisono.pipeline.jobs.past.job import states_at as states_at_job
 from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
-from unisono.pipeline.open_log import extent, normal_uri
-from unisono.pipeline.origin_check import require_same_model
+from unisono.pipeline.open_log import normal_uri
+from unisono.pipeline.origin_check import require_same_model, require_source
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.pipeline.spark.session import session
@@ -77,7 +77,7 @@ def export(
     if events_per_file < 1:
         raise PipelineError(f"events_per_file must be a whole number from 1 on, not {events_per_file}")
     target, uri = _lake(lake, storage_options), normal_uri(store)
-    extent(uri)  # before a lake is made for a log that is not there
+    require_source(uri, target)
     target.make(BUCKETS)
     require_visible(spark, uri)
     rewrite_foreign_files(spark, target)
