@@ -9,13 +9,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.commands import unisono
 from tests.lake.lakes import HERE
+from tests.pipeline.history import make_store
 from unisono import pipeline
 from unisono.lake.lake import Lake
 from unisono.pipeline import api
-from unisono.pipeline.errors import NoModel
+from unisono.pipeline.errors import NoModel, NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA
+from unisono.pipeline.maintain.embedded import open_maintainer
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.samples import sample_model
+from unisono.store.port import Record
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline-python.md"
 
@@ -48,3 +54,52 @@ def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_
     assert found.columns == [column.split()[0] for column in SNAPSHOTS_SCHEMA.split(", ")]
     with pytest.raises(NoModel, match="no model given"):
         pipeline.states_at(spark, lake)
+    pipeline.make_snapshots(HERE, lake, model="open")
+    with pytest.raises(PipelineError, match="no snapshots of model version 1; there are those of 0"):
+        pipeline.snapshots(spark, lake, model=str(sample_model()))
+
+
+def test_a_log_without_what_the_lake_needs_leaves_no_lake(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchStore, match="holds no log"):
+        pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"))
+    with pytest.raises(PipelineError, match="events_per_file must be a whole number from 1 on, not -1"):
+        pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"), events_per_file=-1)
+    make_store(tmp_path / "data", 20)
+    maintainer = open_maintainer(sqlite_uri(tmp_path / "data"))
+    maintainer.set_archive("elsewhere")
+    assert maintainer.prune_step(5)
+    maintainer.close()
+    error = "events 1 to 5 were pruned from the log and there is no lake at"
+    with pytest.raises(NoSuchRange, match=error):
+        pipeline.export(HERE, sqlite_uri(tmp_path / "data"), str(tmp_path / "lake"))
+    for command in (["export"], ["run", "--cycles", "1"]):
+        done = unisono("lake", *command, "--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"))
+        assert (done.exit_code, error in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "lake").exists()
+
+
+def test_what_the_lake_does_not_have_is_refused(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export_job(HERE, store, lake, to=100)
+    for since, upto, error in (
+        (0, 101, "ends at event 100, events up to 101 are requested"),
+        (9, 5, r"\(9, 5\] is not a range"),
+        (-1, 5, r"\(-1, 5\] is not a range"),
+    ):
+        with pytest.raises(NoSuchRange, match=error):
+            pipeline.read_log(spark, lake, since, upto)
+        with pytest.raises(NoSuchRange, match=error):
+            pipeline.read_partitions(spark, lake, None, since, upto)
+
+
+def test_one_partition_by_its_name_alone(
+    spark: SparkSession, store: str, records: list[Record], tmp_path: Path
+) -> None:
+    """A text is one name, not a sequence of letters that no partition has."""
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export_job(HERE, store, lake, to=100)
+    expected = sum("room-007" in record.partitions for record in records[:100])
+    assert pipeline.read_partitions(spark, lake, "room-007").count() == expected > 0
+    assert pipeline.make_snapshots(HERE, lake, model="open", partitions="room-007").partitions == 1

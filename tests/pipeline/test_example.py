@@ -53,7 +53,7 @@ def test_a_lake_is_read(
     runpy.run_path(str(EXAMPLES / "lake_reading.py"), run_name="__main__")
     own = sum("room-007" in record.partitions for record in records)
     assert capsys.readouterr().out.splitlines() == [
-        f"3000 events in the lake, 2000 of them after 1000, {own} in room-007",
+        f"3000 events in the lake, {own} in room-007; of the newest 1000 were read",
         f"the first {own} were read without Spark",
     ]
 

@@ -120,6 +120,22 @@ def test_states_and_items_as_delta_tables(lake: tuple[Lake, list[Record]], tmp_p
         write_delta_copies(made, target, prefix="my_")
 
 
+@pytest.mark.parametrize("engine", ["duckdb", "delta"])
+def test_states_that_are_behind_the_lake_are_not_said_to_be_of_its_end(tmp_path: Path, engine: str) -> None:
+    make_store(tmp_path / "data", 60)
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=2)
+    export(HERE, sqlite_uri(tmp_path / "data"), made, to=40)
+    snapshot(HERE, made, OPEN)
+    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    place = ["lake", "views", "--lake", made.storage.location, f"--{engine}", str(tmp_path / "out")]
+    done = CliRunner().invoke(main, place)
+    assert (done.exit_code, done.stdout.endswith("up to 40\n")) == (0, True), done.output
+    assert done.stderr == (
+        "states and items are of events up to 40, the lake has 60: `unisono lake snapshot` folds the rest\n"
+    )
+
+
 def test_the_command(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     made, _ = lake
     place = ["lake", "views", "--lake", made.storage.location]

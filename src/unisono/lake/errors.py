@@ -7,6 +7,11 @@ from typing import Final
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CAUSE: Final = re.compile(r"\s*↳\s*")
+_METADATA: Final = re.compile(r"169\.254\.169\.254|metadata\.google\.internal")
+"""Where a cloud's machines get their credentials: the last place, after options, environment and profile."""
+_NO_CREDENTIALS: Final = (
+    "no credentials in options, environment or profile, and none from this machine's cloud"
+)
 
 
 class LakeError(Exception):
@@ -31,4 +36,7 @@ def error_text(error: BaseException) -> str:
 
 
 def one_line(error: Exception) -> str:
-    return " ".join(error_text(error).split())
+    text = " ".join(error_text(error).split())
+    if _METADATA.search(text) and _NO_CREDENTIALS not in text:
+        text = f"{_NO_CREDENTIALS}: {text}"
+    return text

@@ -59,9 +59,9 @@ class Lake:
             )
         return found
 
-    def find(self, name: str) -> Table | None:
-        """The current version of a table; None when it is missing."""
-        return Table.open(self.storage, name)
+    def find(self, name: str, version: int | None = None) -> Table | None:
+        """The current version of a table, or this one; None when it is missing."""
+        return Table.open(self.storage, name, version)
 
     def view(self, *, checked: bool = True) -> View:
         """The current version; LakeUnusable unless both tables are complete and written by this program. Unchecked,

@@ -134,8 +134,13 @@ def data_paths(storage: Storage, name: str) -> list[str]:
 
 def read_rows(storage: Storage, name: str) -> pa.Table:
     """All rows of `_runs` or `_audit`; none when the table is missing."""
+    return read_files(storage, name, data_paths(storage, name))
+
+
+def read_files(storage: Storage, name: str, paths: Sequence[str]) -> pa.Table:
+    """The rows of these files of `_runs` or `_audit`."""
     parts = [_SCHEMAS[name].empty_table()]
-    for path in data_paths(storage, name):
+    for path in paths:
         with storage.read(name, path) as source:
             parts.append(pq.read_table(source, columns=_SCHEMAS[name].names).cast(_SCHEMAS[name]))
     return pa.concat_tables(parts)

@@ -100,10 +100,10 @@ class Table:
         self.delta = delta
 
     @classmethod
-    def open(cls, storage: Storage, name: str) -> Table | None:
-        """The current version of the table; None when it is missing."""
+    def open(cls, storage: Storage, name: str, version: int | None = None) -> Table | None:
+        """The current version of the table, or this one; None when it is missing."""
         try:
-            delta = DeltaTable(storage.table(name), storage_options=storage.options or None)
+            delta = DeltaTable(storage.table(name), version, storage_options=storage.options or None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:

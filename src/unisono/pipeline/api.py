@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from unisono.lake.lake import Lake
 from unisono.lake.table import BUCKETS
-from unisono.pipeline.errors import NoModel
+from unisono.pipeline.errors import NoModel, PipelineError
 from unisono.pipeline.job_model import ShippedModel, choose
 from unisono.pipeline.jobs.audit.job import SAMPLE, AuditOptions
 from unisono.pipeline.jobs.audit.job import audit as audit_job
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, ExportResult
 from unisono.pipeline.jobs.export.job import export as export_job
-from unisono.pipeline.jobs.past.job import state_at
+from unisono.pipeline.jobs.past.job import Moment, state_at
 from unisono.pipeline.jobs.past.job import states_at as states_at_job
 from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
 from unisono.pipeline.open_log import normal_uri
-from unisono.pipeline.origin_check import require_same_model
+from unisono.pipeline.origin_check import require_same_model, require_source
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.pipeline.spark.session import session
@@ -74,7 +74,10 @@ def export(
     storage_options: Options = _NO_OPTIONS,
 ) -> ExportResult:
     """Copy what the lake lacks, each event exactly once; makes the lake if there is none."""
+    if events_per_file < 1:
+        raise PipelineError(f"events_per_file must be a whole number from 1 on, not {events_per_file}")
     target, uri = _lake(lake, storage_options), normal_uri(store)
+    require_source(uri, target)
     target.make(BUCKETS)
     require_visible(spark, uri)
     rewrite_foreign_files(spark, target)
@@ -96,13 +99,13 @@ def read_log(
 def read_partitions(
     spark: SparkSession,
     lake: Lake | str,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     since: int = 0,
     upto: int | None = None,
     *,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
-    """The lake's events of these partitions, or of all, one row for each partition of an event."""
+    """The lake's events of one partition, of several, or of all, one row for each partition of an event."""
     return _timed(frames.read_partitions(spark, _lake(lake, storage_options), names, since, upto))
 
 
@@ -134,13 +137,14 @@ def create_tables(
 def states_at(
     spark: SparkSession,
     lake: Lake | str,
-    at: int | str | None = None,
+    at: Moment | None = None,
     *,
     model: ShippedModel | str | None = None,
     store: str | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
-    """The states of all partitions at a committed_id, a time (ISO 8601) or the lake's end, as JSON text."""
+    """The states of all partitions at a committed_id, a time (a datetime, or ISO 8601; UTC unless it
+    says otherwise) or the lake's end, as JSON text."""
     target = _lake(lake, storage_options)
     return states_at_job(spark, target, at, model=_model(target, model, store))
 
@@ -164,20 +168,21 @@ def make_snapshots(
     *,
     model: ShippedModel | str | None = None,
     store: str | None = None,
-    partitions: Sequence[str] | None = None,
+    partitions: str | Sequence[str] | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> SnapshotResult:
-    """Fold what is new in the lake into snapshots of all partitions, or of these."""
+    """Fold what is new in the lake into snapshots of all partitions, of one, or of several."""
     target = _lake(lake, storage_options)
+    names = [partitions] if isinstance(partitions, str) else partitions
     rewrite_foreign_files(spark, target)
-    return snapshot_job(spark, target, _model(target, model, store), partitions=partitions)
+    return snapshot_job(spark, target, _model(target, model, store), partitions=names)
 
 
 def diff(
     lake: Lake | str,
     partition: str,
-    since: int | str,
-    upto: int | str | None = None,
+    since: Moment,
+    upto: Moment | None = None,
     *,
     model: ShippedModel | str | None = None,
     store: str | None = None,

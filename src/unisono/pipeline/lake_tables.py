@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from unisono.lake.lake import Lake
+from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.spark.lake_source import SCHEMAS, LakeReader, LakeTableRead
 from unisono.pipeline.spark.options import chosen_columns, column_types
 
@@ -31,8 +32,16 @@ def table_rows(lake: Lake, table: str, upto: int | None = None) -> pa.RecordBatc
     """All rows of a table, one batch at a time; of events up to an id."""
     schema = arrow_schema(table)
     columns = chosen_columns(SCHEMAS[table], None)
-    reader = LakeTableRead(lake, table, 0, upto, None, columns, None).reader()
+    reader = LakeTableRead.now(lake, table, columns, upto=upto).reader()
     return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema))
+
+
+def states_reach(lake: Lake) -> int:
+    """The event up to which the tables `states` and `items` have every partition; 0 without snapshots."""
+    table = lake.find(SNAPSHOTS)
+    if table is None:
+        return 0
+    return table.folded_upto(max((file.model_version or 0 for file in table.readable_files()), default=0))
 
 
 def _batches(reader: LakeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -33,6 +33,16 @@ def origin_of(store: str) -> Origin:
         reader.close()
 
 
+def require_source(store: str, lake: Lake) -> None:
+    """Refuse a log from which this lake cannot be filled: before a lake is made that would stay empty."""
+    pruned_to = extent(store).pruned_to
+    if pruned_to and not lake.exists():
+        raise NoSuchRange(
+            f"events 1 to {pruned_to} were pruned from the log and there is no lake at {lake.storage.location}: name "
+            "the lake that has them"
+        )
+
+
 def require_same_log(
     store: str, lake: Lake, head: int, log_extent: LogExtent, *, adopting: bool = False
 ) -> None:

@@ -37,10 +37,13 @@ def create_catalog_tables(
 ) -> list[str]:
     """Tables that stay in the session's catalog and show the lake as it is at each query; returns their names.
 
-    A table of ours is made again; any other of the same name is refused before anything is changed.
+    A database that is missing is made. A table of ours is made again; any other of the same name is refused before
+    anything is changed.
     """
     Lake.at(location, options).view()  # refuses what is not a lake
     spark.dataSource.register(UnisonoSource)
+    if database is not None:
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(None, database)}")
     names = {table: _quoted(database, f"{prefix}{table}") for table in SCHEMAS}
     present = [name for name in names.values() if spark.catalog.tableExists(name)]
     for name in present:

@@ -71,6 +71,19 @@ def test_a_table_of_the_log_and_tables_of_a_lake(spark: SparkSession, database: 
         require_lasting_catalog(spark)
 
 
+def test_a_database_that_is_missing_is_made(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    """One command makes all tables, as on the first day of a catalog."""
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export(HERE, store, lake, to=20)
+    try:
+        for _ in range(2):
+            assert create_tables(spark, lake, database="new_lakes")[0] == "`new_lakes`.`events`"
+        assert count(spark, "`new_lakes`.events") == 20
+    finally:
+        spark.sql("DROP DATABASE IF EXISTS `new_lakes` CASCADE")
+
+
 @pytest.mark.parametrize(
     "options",
     [

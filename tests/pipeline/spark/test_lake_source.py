@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tests.lake.lakes import HERE
 from tests.pipeline.equality import by_partition
@@ -19,13 +21,14 @@ from unisono.lake.run_tables import RunRecord, record_runs
 from unisono.pipeline import create_views
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.items import items_of
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark import lake_source
-from unisono.pipeline.spark.lake_source import LakeTableRead
+from unisono.pipeline.spark.lake_source import SCHEMAS, LakeTableRead
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.store.port import Record
 
@@ -87,6 +90,10 @@ def test_only_the_columns_ids_and_partitions_that_are_asked_for(lake: tuple[Lake
     found = rows_of(made, table="partition_events", partitions=name, columns="committed_id,partition")
     assert sorted(row["committed_id"] for row in found) == [record.committed_id for record in history]
     assert {row["partition"] for row in found} == {name}
+    twice = rows_of(
+        made, table="partition_events", partitions=json.dumps([name, name]), columns="committed_id"
+    )
+    assert len(twice) == len(history)
 
 
 def test_states_and_their_items(lake: tuple[Lake, list[Record]]) -> None:
@@ -104,6 +111,49 @@ def test_states_and_their_items(lake: tuple[Lake, list[Record]]) -> None:
     assert items
     (name,) = {row["partition"] for row in rows_of(made, table="items", partitions=items[0]["partition"])}
     assert name == items[0]["partition"]
+
+
+def test_a_dataframe_is_the_lake_at_the_time_of_load(tmp_path: Path) -> None:
+    """However many queries are planned on it later, after whatever exports, snapshots and compactions."""
+    store, made = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
+    make_store(tmp_path / "data", 900)
+    made.make(buckets=2)
+
+    def go_on(upto: int) -> None:
+        export(HERE, store, made, to=upto)
+        snapshot(HERE, made, OPEN)
+        record_runs(made.storage, [RunRecord(f"to {upto}", "export", 1_700_000_000_000, 1.0, upto, True)])
+
+    go_on(300)
+    loaded = {
+        table: UnisonoSource({"lake": made.storage.location, "table": table})
+        for table in ("events", "partition_events", "states", "items", "runs")
+    }
+    before = {table: planned_rows(source) for table, source in loaded.items()}
+    assert all(before.values())
+    for upto in (400, 500, 600, 700, 900):
+        go_on(upto)
+    compact(HERE, made)
+    assert {table: planned_rows(source) for table, source in loaded.items()} == before
+    assert len(rows_of(made)) == 900
+
+
+def planned_rows(source: UnisonoSource) -> list[str]:
+    """The rows of a query that is planned now on a source as Spark keeps it."""
+    source = pickle.loads(pickle.dumps(source))
+    reader = source.reader(StructType())
+    return sorted(
+        repr(row)
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()  # type: ignore[union-attr]
+    )
+
+
+@pytest.mark.parametrize("table", SCHEMAS)
+def test_where_there_is_no_lake_no_table_is_empty(tmp_path: Path, table: str) -> None:
+    with pytest.raises(LakeUnusable, match="there is no lake at"):
+        UnisonoSource({"lake": str(tmp_path), "table": table})
 
 
 def test_items_have_parents_and_positions() -> None:
@@ -125,6 +175,7 @@ def test_items_have_parents_and_positions() -> None:
     [
         ({"to": "601"}, "ends at event 600, events up to 601 are requested: `unisono lake export` adds"),
         ({"from": "601"}, "ends at event 600, events after 601 are requested"),
+        ({"from": "9", "to": "5"}, r"\(9, 5\] is not a range: 0 <= from <= to must hold"),
         ({"table": "states", "to": "601"}, "ends at event 600, events up to 601 are requested"),
         ({"table": "items", "model_version": "7"}, "no snapshots of model version 7; there are those of 0"),
     ],
@@ -143,7 +194,13 @@ def test_what_the_lake_does_not_have_is_no_empty_answer(
         ({"table": "log"}, "there is no table 'log'"),
         ({"columns": "event, nothing"}, "'nothing' is none of committed_id"),
         ({"colums": "event"}, "option 'colums' is unknown"),
-        ({"partitions": "a"}, "the table events is not by partition"),
+        (
+            {"partitions": "a"},
+            "option partitions is not for the table events, but for partition_events, states",
+        ),
+        ({"table": "states", "from": "5"}, "option from is not for the table states"),
+        ({"table": "runs", "to": "5"}, "option to is not for the table runs"),
+        ({"model_version": "0"}, "option model_version is not for the table events, but for states, items"),
     ],
 )
 def test_options_that_cannot_be_meant(

@@ -10,6 +10,7 @@ from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from unisono.pipeline.errors import NoJava, PipelineError
 from unisono.pipeline.spark import jvm, packing, session
@@ -22,6 +23,14 @@ def test_masters() -> None:
     assert session._with_retries("local") == "local[1,4]"
     assert session._with_retries("local[2,7]") == "local[2,7]"
     assert session._with_retries("spark://h:7077") == "spark://h:7077"
+
+
+def test_a_running_session_elsewhere_is_no_answer(spark: SparkSession) -> None:
+    """A job does not run in silence on another cluster than the one it was told."""
+    assert session.session() is session.session("local[7]") is spark
+    for master in ("sc://127.0.0.1:1", "spark://127.0.0.1:1"):
+        with pytest.raises(PipelineError, match=rf"a Spark session on local\[2,4\], not on {master}"):
+            session.session(master)
 
 
 def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,4 +190,6 @@ def _report(place: LakeTarget, done: EraseSummary) -> None:
         )
         sys.exit(EXIT_NOT_DONE)
     note = f"{done.proof.files} files searched, none holds erased content"
+    if before := done.events - done.intact:
+        note = f"{before} of them were erased before, {note}"
     sum_up("erased", done.events, done.seconds, note)

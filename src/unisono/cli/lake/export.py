@@ -61,15 +61,15 @@ def export_(
     checkpoint: Path | None,
 ) -> None:
     """Copy new events of the log into the lake, each exactly once, also when the command is killed and run again."""
-    from unisono.pipeline.open_log import extent
+    from unisono.pipeline.origin_check import require_source
 
     if follow and (verify or to is not None or events_per_file is not None):
         raise click.UsageError("--to, --verify and --events-per-file do not go with --follow")
     if not follow and not (every is None and events_per_batch is None and checkpoint is None):
         raise click.UsageError("--every, --events-per-batch and --checkpoint are for --follow")
     store = place.store_uri
-    extent(store)
     target = place.open_lake()
+    require_source(store, target)
     _make(target, buckets)
     place.rewrite_foreign_files(target)
     if adopt:

@@ -134,6 +134,7 @@ def _serve(
     no_wait: bool,
 ) -> bool:
     from unisono.lake.table import BUCKETS
+    from unisono.pipeline.origin_check import require_source
     from unisono.pipeline.service.lease import Lease, LeaseTaken
     from unisono.pipeline.service.run import Service
     from unisono.pipeline.service.stages import stages
@@ -141,6 +142,7 @@ def _serve(
     from unisono.pipeline.spark.private import is_stopped
 
     began, lake = time.monotonic(), place.open_lake()
+    require_source(store, lake)
     lake.make(BUCKETS)
     stop = threading.Event()
     _handle_signals(place, stop)

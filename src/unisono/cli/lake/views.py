@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from unisono.cli.lake.command import LakeTarget, at_place
+
+if TYPE_CHECKING:
+    from unisono.lake.lake import Lake
 
 
 @click.command("views")
@@ -22,7 +26,11 @@ from unisono.cli.lake.command import LakeTarget, at_place
     metavar="DIR|URL",
     help="States and items as Delta tables there, as they are now. Needs no Spark.",
 )
-@click.option("--database", metavar="NAME", help="Of the Spark catalog. [default: the current one]")
+@click.option(
+    "--database",
+    metavar="NAME",
+    help="Of the Spark catalog; made if it is missing. [default: the current one]",
+)
 @click.option("--prefix", default="", metavar="TEXT", help="Before the names of all tables.")
 def views_(
     place: LakeTarget, duckdb: Path | None, delta: str | None, database: str | None, prefix: str
@@ -43,17 +51,22 @@ def views_(
     if duckdb is not None:
         from unisono.pipeline.duckdb_file import make_duckdb_file
 
-        file = make_duckdb_file(place.open_lake(), duckdb, prefix)
-        click.echo(f"{file.path}: events up to {file.head}, {file.states} states, {file.items} items")
+        lake = place.open_lake()
+        reach = _states_reach(lake)
+        file = make_duckdb_file(lake, duckdb, prefix)
+        click.echo(
+            f"{file.path}: events up to {file.head}, {file.states} states and {file.items} items up to {reach}"
+        )
         return
     if delta is not None:
         from unisono.lake.storage import Storage
         from unisono.pipeline.delta_copies import write_delta_copies
 
         lake = place.open_lake()
+        reach = _states_reach(lake)
         copies = write_delta_copies(lake, Storage.at(delta, place.storage_options), prefix)
         click.echo(
-            f"{copies.location}: {copies.states} states and {copies.items} items, of events up to {copies.head}"
+            f"{copies.location}: {copies.states} states and {copies.items} items, of events up to {reach}"
         )
         return
     from unisono.pipeline.views import create_catalog_tables, require_lasting_catalog
@@ -63,3 +76,14 @@ def views_(
     require_lasting_catalog(spark)
     for name in create_catalog_tables(spark, location, place.storage_options, database, prefix):
         click.echo(name)
+
+
+def _states_reach(lake: Lake) -> int:
+    """How far states and items go; says so where the lake has later events."""
+    from unisono.pipeline.lake_tables import states_reach
+
+    reach, head = states_reach(lake), lake.head()
+    if reach < head:
+        behind = f"states and items are of events up to {reach}, the lake has {head}"
+        click.echo(f"{behind}: `unisono lake snapshot` folds the rest", err=True)
+    return reach

@@ -27,6 +27,7 @@ from unisono.lake.lake import Lake, View
 from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
+from unisono.pipeline.lake_range import end_of_range
 from unisono.pipeline.spark.executors import task_frame
 
 READING: Final[Mapping[str, str]] = {
@@ -40,9 +41,9 @@ _GLOB = re.compile(r"([\\{}\[\]*?])")
 
 
 def read_log(spark: SparkSession, lake: Lake | View, since: int = 0, upto: int | None = None) -> DataFrame:
-    """Events of `(since, upto]`, in the columns of the data source."""
+    """Events of `(since, upto]`, in the columns of the data source; NoSuchRange unless the lake has them all."""
     view = _view(lake)
-    last = view.last(upto)
+    last = end_of_range(view.storage.location, view.head, since, upto)
     files = [file for file in view.log_files if file.last_id > since and file.first_id <= last]
     return frame_of(spark, view.storage, files, SPARK_LOG_SCHEMA, since, last)
 
@@ -50,19 +51,20 @@ def read_log(spark: SparkSession, lake: Lake | View, since: int = 0, upto: int |
 def read_partitions(
     spark: SparkSession,
     lake: Lake | View,
-    names: Sequence[str] | None = None,
+    names: str | Sequence[str] | None = None,
     since: int = 0,
     upto: int | None = None,
 ) -> DataFrame:
     """Rows (partition, event) of `(since, upto]` for these partitions, or for all of them (None)."""
     view = _view(lake)
-    last = view.last(upto)
+    last = end_of_range(view.storage.location, view.head, since, upto)
     if names is None:
         files = [file for file in view.partition_files if file.last_id > since and file.first_id <= last]
         return frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
-    files = files_with(view.partition_files, view.buckets, names, since, last)
+    wanted = [names] if isinstance(names, str) else list(names)
+    files = files_with(view.partition_files, view.buckets, wanted, since, last)
     rows = frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
-    return rows.where(f.col("partition").isin(list(names)))
+    return rows.where(f.col("partition").isin(wanted))
 
 
 def _view(lake: Lake | View) -> View:

@@ -7,7 +7,8 @@ Tables: `events`, one row per event; `partition_events`, one row per partition a
 snapshot of each partition; `items`, one row per item of a tree in those states; `runs` and `audit`, what the pipeline
 did and found. Options, beside `lake` and `table`:
 
-    from, to        events after this committed_id, up to that one
+    from            events after this committed_id (`events`, `partition_events`)
+    to              events up to this one; of `states` and `items` snapshots at or before it
     partitions      only these: a name, or a JSON array of names (`partition_events`, `states`, `items`)
     columns         only these, separated by commas; others are not read
     model_version   of `states` and `items` (default: the newest that has snapshots)
@@ -30,15 +31,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from unisono.lake.columns import SPARK_LOG_SCHEMA, SPARK_PARTITION_SCHEMA
 from unisono.lake.lake import Lake
 from unisono.lake.merge import NamedPartitions, PartitionSubset
-from unisono.lake.run_tables import AUDIT, RUNS, read_rows
+from unisono.lake.run_tables import AUDIT, RUNS, data_paths, read_files
 from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
-from unisono.pipeline.errors import NoSuchRange, PipelineError
-from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows
+from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows, require_model_version
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
+from unisono.pipeline.lake_range import end_of_range
 from unisono.pipeline.spark.options import chosen_columns, column_types, names_option, number_option
 from unisono.pipeline.spark.times import COMMITTED_AT, stored_columns, with_times
 from unisono.pipeline.spark.worker import end_quietly
@@ -61,6 +63,15 @@ TASK_BYTES: Final = 8 << 20
 """Of Parquet files in one task, some 100,000 events: at most a second of work."""
 _OPTIONS: Final = frozenset(("lake", "table", "from", "to", "partitions", "columns", "model_version"))
 _OF_EVENTS: Final = ("events", "partition_events")
+_OF_STATES: Final = ("states", "items")
+_RECORDS: Final = {"runs": RUNS, "audit": AUDIT}
+_MEANT_FOR: Final = {
+    "partitions": ("partition_events", *_OF_STATES),
+    "from": _OF_EVENTS,
+    "to": (*_OF_EVENTS, *_OF_STATES),
+    "model_version": _OF_STATES,
+}
+"""The tables that an option narrows; for others it is refused."""
 
 
 class _Part(InputPartition):
@@ -112,14 +123,15 @@ class _StateRows(msgspec.Struct, frozen=True):
 
 
 class _RecordRows(msgspec.Struct, frozen=True):
-    """All rows of `_runs` or `_audit`."""
+    """Rows of `_runs` or `_audit`."""
 
     storage: Storage
     table: str
+    files: tuple[str, ...]
     columns: tuple[str, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        yield from read_rows(self.storage, self.table).select(list(self.columns)).to_batches()
+        yield from read_files(self.storage, self.table, self.files).select(list(self.columns)).to_batches()
 
 
 class LakeReader(DataSourceReader):
@@ -138,15 +150,22 @@ class LakeReader(DataSourceReader):
 
 
 class LakeTableRead(msgspec.Struct, frozen=True):
-    """The validated options of a read."""
+    """A read of one table as it is at the time when this is made, however often and however late it is planned.
+
+    Spark plans each query on a DataFrame by itself. Events up to an id stay the same; of snapshots, which are thinned
+    out, the table's version counts, and of records the files.
+    """
 
     lake: Lake
     table: str
-    since: int
-    upto: int | None
-    names: tuple[str, ...] | None
     columns: tuple[str, ...]
+    since: int
+    upto: int
+    names: tuple[str, ...] | None
     model_version: int | None
+    snapshots: int | None
+    """The version of the table `snapshots`; None when it is missing."""
+    records: tuple[str, ...]
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> LakeTableRead:
@@ -159,19 +178,38 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         table = given.get("table", "events")
         if table not in SCHEMAS:
             raise PipelineError(f"there is no table {table!r}; there are {', '.join(SCHEMAS)}")
-        if "partitions" in given and table in ("events", "runs", "audit"):
-            raise PipelineError(
-                f"the table {table} is not by partition: use partition_events, states or items"
-            )
-        return cls(
+        for option, tables in _MEANT_FOR.items():
+            if option in given and table not in tables:
+                raise PipelineError(
+                    f"option {option} is not for the table {table}, but for {', '.join(tables)}"
+                )
+        return cls.now(
             Lake.at(given["lake"], storage),
             table,
-            number_option(given, "from", 0) or 0,
-            number_option(given, "to", 0),
-            names_option(given.get("partitions")),
             chosen_columns(SCHEMAS[table], given.get("columns")),
-            number_option(given, "model_version", 0),
+            since=number_option(given, "from", 0) or 0,
+            upto=number_option(given, "to", 0),
+            names=names_option(given.get("partitions")),
+            model_version=number_option(given, "model_version", 0),
         )
+
+    @classmethod
+    def now(
+        cls,
+        lake: Lake,
+        table: str,
+        columns: tuple[str, ...],
+        *,
+        since: int = 0,
+        upto: int | None = None,
+        names: tuple[str, ...] | None = None,
+        model_version: int | None = None,
+    ) -> LakeTableRead:
+        end = end_of_range(lake.storage.location, lake.head(), since, upto)
+        snapshots = lake.find(SNAPSHOTS) if table in _OF_STATES else None
+        version = None if snapshots is None else snapshots.version
+        records = data_paths(lake.storage, _RECORDS[table]) if table in _RECORDS else ()
+        return cls(lake, table, columns, since, end, names, model_version, version, tuple(records))
 
     def place(self) -> dict[str, str]:
         return {"lake": self.lake.storage.location}
@@ -183,15 +221,15 @@ class LakeTableRead(msgspec.Struct, frozen=True):
     def reader(self) -> LakeReader:
         if self.table in _OF_EVENTS:
             parts: list[Callable[[], Iterator[pa.RecordBatch]]] = list(_joined(self._event_parts()))
-        elif self.table in ("states", "items"):
+        elif self.table in _OF_STATES:
             parts = list(self._state_parts())
         else:
-            parts = [_RecordRows(self.lake.storage, RUNS if self.table == "runs" else AUDIT, self.columns)]
+            name = _RECORDS[self.table]
+            parts = [_RecordRows(self.lake.storage, name, self.records, self.columns)]
         return LakeReader([_Part(part) for part in parts] or [_Part(_no_rows)])
 
     def _event_parts(self) -> Iterator[_EventRows]:
-        view = self.lake.view()
-        upto = self._end(view.head)
+        view, upto = self.lake.view(), self.upto
         if self.names is not None:
             for name in self.names:
                 for file in files_with(view.partition_files, view.buckets, [name], self.since, upto):
@@ -204,16 +242,6 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             for since, last in self._ranges(file, upto):
                 yield _EventRows(view.storage, file, RowRange(since, last), self.columns)
 
-    def _end(self, head: int) -> int:
-        """The last id to read; as with the log, a range that is not all there is refused."""
-        if max(self.since, self.upto or 0) > head:
-            wanted = f"events up to {self.upto}" if (self.upto or 0) > head else f"events after {self.since}"
-            raise NoSuchRange(
-                f"the lake at {self.lake.storage.location} ends at event {head}, {wanted} are requested: "
-                "`unisono lake export` adds what the log has"
-            )
-        return head if self.upto is None else self.upto
-
     def _ranges(self, file: DataFile, upto: int) -> Iterator[tuple[int, int]]:
         """The ids of a file, in parts of TASK_BYTES: of `log`, whose rows are in the order of ids."""
         first, last = max(self.since, file.first_id - 1), min(upto, file.last_id)
@@ -222,19 +250,15 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         return pairwise(edges)
 
     def _state_parts(self) -> Iterator[_StateRows]:
-        table, head = self.lake.find(SNAPSHOTS), self.lake.head()
+        table = None if self.snapshots is None else self.lake.find(SNAPSHOTS, self.snapshots)
+        files = [] if table is None else table.readable_files()
+        version = max((file.model_version or 0 for file in files), default=0)
+        if self.model_version is not None:
+            version = self.model_version
+            require_model_version(files, version)
         if table is None:
             return
-        files = table.readable_files()
-        versions = {file.model_version or 0 for file in files}
-        version = max(versions, default=0) if self.model_version is None else self.model_version
-        if self.model_version is not None and self.model_version not in versions:
-            there = ", ".join(map(str, sorted(versions))) or "none"
-            raise PipelineError(
-                f"the lake has no snapshots of model version {version}; there are those of {there}"
-            )
-        upto = self._end(head)
-        buckets = table.description().buckets
+        upto, buckets = self.upto, table.description().buckets
         if self.names is not None:
             own = files_with(files_of(files, version), buckets, self.names, -1, upto)
             encoded = tuple(sorted({name.encode() for name in self.names}))

@@ -32,7 +32,7 @@ def flag_option(options: Mapping[str, str], name: str) -> bool:
 
 
 def names_option(text: str | None) -> tuple[str, ...] | None:
-    """A name, or a JSON array of names."""
+    """A name, or a JSON array of names; each once."""
     if text is None:
         return None
     if not text.startswith("["):
@@ -41,7 +41,7 @@ def names_option(text: str | None) -> tuple[str, ...] | None:
         names: Any = msgspec.json.decode(text, type=tuple[str, ...])
     except msgspec.DecodeError as error:
         raise NoSuchRange(f"option partitions must be a name or a JSON array of names: {error}") from error
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
 def column_types(schema: str) -> dict[str, str]:

@@ -93,7 +93,8 @@ def session(
     progress: bool = False,
     quick: bool = False,
 ) -> SparkSession:
-    """The running session; else one on `master`, or on the master of spark-submit, or on this machine.
+    """The running session, which must not be on another master; else one on `master`, or on the master of
+    spark-submit, or on this machine.
 
     A master of `sc://HOST:PORT` is a Spark Connect server, as is one in SPARK_REMOTE.
 
@@ -102,6 +103,7 @@ def session(
     """
     running = private.running_session()
     if running is not None:
+        _require_master_of(running, master)
         return running
     given = conf or {}
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -123,6 +125,21 @@ def session(
     _require_executors(spark)
     _ship(spark, chosen)
     return _with_shuffles(spark)
+
+
+def _require_master_of(running: SparkSession, master: str | None) -> None:
+    """Refuse to work on another cluster than the one that was asked for; a process has one session."""
+    if master is None:
+        return
+    at = "a Spark Connect server" if private.is_connect(running) else str(running.conf.get("spark.master"))
+    if private.is_connect(running):
+        same = master.startswith(CONNECT)
+    else:
+        same = master == at or (is_local(master) and is_local(at))
+    if not same:
+        raise PipelineError(
+            f"this process has a Spark session on {at}, not on {master}: stop it before, or ask for no master"
+        )
 
 
 def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.commands import unisono
-from tests.lake.lakes import spreading
+from tests.lake.lakes import HERE, spreading
 from tests.pipeline.corruptions import GROUPS, at_random
 from tests.pipeline.lake_corruptions import BUCKETS, HALF, SPREAD_TO, Found
 from tests.pipeline.planting import Planter
@@ -147,6 +147,26 @@ def test_a_pruned_log_is_sound(spark: SparkSession, damager: Damager) -> None:
     counts = {one.what: one.count for one in report.checked}
     assert counts["what the log remembers of pruned events, against the lake"] == 1_000
     assert counts["the log against the lake"] == 2_000
+
+
+def test_a_lake_that_lacks_what_has_left_the_log_is_not_sound(
+    spark: SparkSession, damager: Damager, tmp_path: Path
+) -> None:
+    """Another lake than the one that retention had: an empty one, or one that ends too early."""
+    lake, data = damager.copies("pruned elsewhere")
+    other = Lake.at(str(tmp_path / "other"))
+    other.make(buckets=2)
+    for head in (0, 600):
+        if head:
+            export(HERE, sqlite_uri(damager.copies("whole log")[1]), other, to=head)
+            prune(data, lake, 1_000)
+        else:
+            prune(data, lake, 700)
+        report = audit(spark, other, sqlite_uri(data), AuditOptions(sample=0))
+        assert not report.sound
+        (finding,) = report.findings
+        assert (finding.kind, finding.committed_id) == ("pruned", head + 1)
+        assert finding.message.endswith(f"have left the log, and the lake ends at {head}")
 
 
 def test_a_log_that_cannot_be_read_is_a_finding(spark: SparkSession, damager: Damager) -> None:

@@ -106,7 +106,8 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
     for record in (records[0], records[700], records[-1]):
         when = datetime.fromtimestamp(record.status_updated_at / 1000, UTC)
         last = max(r.committed_id for r in records if r.status_updated_at <= record.status_updated_at)
-        assert resolve_moment(view, when.isoformat()) == last
+        assert resolve_moment(view, when.isoformat()) == resolve_moment(view, when) == last
+        assert resolve_moment(view, when.replace(tzinfo=None)) == last
         assert resolve_moment(view, when.replace(tzinfo=None).isoformat()) == last, (
             "UTC unless it says otherwise"
         )

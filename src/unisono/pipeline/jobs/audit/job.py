@@ -139,6 +139,11 @@ def make_scope(
         message = f"the lake ends at {head} and the log at {log_extent.head}"
         message += ": the log has lost events, or is another one"
         tally.add("copy", message, log_extent.head + 1)
+    if log_extent.pruned_to > max(head, lake.head()):  # a job may have exported and pruned since
+        message = (
+            f"events {head + 1} to {log_extent.pruned_to} have left the log, and the lake ends at {head}"
+        )
+        tally.add("pruned", message, head + 1)
     upto = min(head, log_extent.head)
     return msgspec.structs.replace(
         scope,
@@ -361,7 +366,7 @@ def _steps(scope: Scope, outcome: AuditOutcome, seconds: float) -> list[AuditSte
     ]
     if scope.store is not None:
         ahead = scope.store_head > scope.head
-        note = f"the log goes on to {scope.store_head}, which the lake does not have yet" if ahead else ""
+        note = f"the log goes on to {scope.store_head}, which the lake does not have" if ahead else ""
         checked.append(AuditStep("the log against the lake", counts.get("stored", 0), "events", note=note))
     if scope.store_since:
         what = "what the log remembers of pruned events, against the lake"

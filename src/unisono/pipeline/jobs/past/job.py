@@ -36,6 +36,9 @@ from unisono.vocabulary import JsonObject
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Moment = int | str | datetime
+"""A committed_id, or a time."""
+
 STATES_SCHEMA: Final = "partition STRING, committed_id BIGINT, state STRING, events BIGINT, skipped BIGINT"
 
 BATCH_BYTES: Final = 4 << 20
@@ -57,7 +60,7 @@ class StateAt(msgspec.Struct, frozen=True):
     model_digest: str = ""
 
 
-def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | str | None = None) -> StateAt:
+def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: Moment | None = None) -> StateAt:
     """The state of one partition at a committed_id or a time (see `resolve_moment`), or where the lake ends."""
     (partition,) = normalise_names([partition])
     view = lake.view() if isinstance(lake, Lake) else lake
@@ -90,7 +93,7 @@ def state_at(lake: Lake | View, partition: str, model: ShippedModel, at: int | s
 
 
 def states_at(
-    spark: SparkSession, lake: Lake | View, at: int | str | None = None, *, model: ShippedModel
+    spark: SparkSession, lake: Lake | View, at: Moment | None = None, *, model: ShippedModel
 ) -> DataFrame:
     """All partitions that have events by then, in the columns of STATES_SCHEMA: `committed_id` is the moment, `state`
     JSON text.
@@ -119,15 +122,14 @@ def states_at(
     return task_frame(spark, tasks, _batches, STATES_SCHEMA)
 
 
-def resolve_moment(view: View, at: int | str | None) -> int:
-    """The committed_id of a number, an ISO 8601 time (UTC by default), or the end.
+def resolve_moment(view: View, at: Moment | None) -> int:
+    """The committed_id of a number, a time (UTC by default; a datetime, or ISO 8601), or the end.
 
     A time means the last event committed by then.
     """
     if at is None:
         return view.head
-    if isinstance(at, int) or at.strip().isdecimal():
-        number = int(at)
+    if (number := _number(at)) is not None:
         if not 0 <= number <= view.head:
             raise NoSuchMoment(f"the lake ends at event {view.head}, {number} is requested")
         return number
@@ -139,9 +141,15 @@ def resolve_moment(view: View, at: int | str | None) -> int:
     return found
 
 
-def _time(at: str) -> datetime:
+def _number(at: Moment) -> int | None:
+    if isinstance(at, int) or (isinstance(at, str) and at.strip().isdecimal()):
+        return int(at)
+    return None
+
+
+def _time(at: Moment) -> datetime:
     try:
-        when = datetime.fromisoformat(at.strip())
+        when = at if isinstance(at, datetime) else datetime.fromisoformat(str(at).strip())
     except ValueError:
         raise NoSuchMoment(
             f"{at!r} is neither a committed_id nor a time as in 2026-01-31T12:00:00Z"
@@ -149,13 +157,13 @@ def _time(at: str) -> datetime:
     return when if when.tzinfo is not None else when.replace(tzinfo=UTC)
 
 
-def _milliseconds(at: str) -> int:
+def _milliseconds(at: Moment) -> int:
     return int(_time(at).timestamp() * 1000)
 
 
-def after_end_note(view: View, at: int | str | None) -> str | None:
+def after_end_note(view: View, at: Moment | None) -> str | None:
     """A warning when the time is after the lake's last event: later events may not be exported yet."""
-    if at is None or isinstance(at, int) or at.strip().isdecimal() or resolve_moment(view, at) < view.head:
+    if at is None or _number(at) is not None or resolve_moment(view, at) < view.head:
         return None
     batches = view.scan_arrow(None, view.head - 1, columns=["status_updated_at"])
     (last,) = (time for batch in batches for time in batch.column(0).to_pylist())

@@ -14,6 +14,7 @@ from unisono.lake.snapshots import Snapshots, StateRow
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.deep_json import state_text
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.snapshot.job import by_bucket, folded_to
 from unisono.pipeline.spark.executors import task_frame
@@ -41,14 +42,30 @@ class _BucketTask(msgspec.Struct, frozen=True):
 
 
 def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> DataFrame:
-    """The newest snapshot of each partition, in the columns of SNAPSHOTS_SCHEMA; `created_at` in milliseconds."""
+    """The newest snapshot of each partition, in the columns of SNAPSHOTS_SCHEMA; `created_at` in milliseconds.
+
+    None before any were made; PipelineError when there are only those of other models.
+    """
     folded_to(lake, model)  # refuses snapshots of another content of the same version
     table, head = lake.find(SNAPSHOTS), lake.head()
+    if table is not None:
+        require_model_version(table.readable_files(), model.version)
     buckets = [] if table is None else list(by_bucket(table, model.version))
     tasks = [
         _BucketTask(lake.storage, subset, tuple(files), model.version, head) for subset, files in buckets
     ]
     return task_frame(spark, tasks, _newest, SNAPSHOTS_SCHEMA)
+
+
+def require_model_version(files: Sequence[DataFile], version: int) -> None:
+    """Refuse a model version of which these files of the table `snapshots` have nothing, if they have others."""
+    versions = {file.model_version or 0 for file in files}
+    if versions and version not in versions:
+        there = ", ".join(map(str, sorted(versions)))
+        raise PipelineError(
+            f"the lake has no snapshots of model version {version}; there are those of {there}: "
+            "`unisono lake snapshot` folds them"
+        )
 
 
 def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:
