@@ -69,8 +69,12 @@ def test_with_nothing_to_do_no_spark_is_started(tmp_path: Path) -> None:
 def test_clear_errors(tmp_path: Path) -> None:
     make_store(tmp_path / "data", 20)
     data, place = str(tmp_path / "data"), ["--lake", str(tmp_path / "lake")]
+    connect = ["--master", "sc://127.0.0.1:1"]
     cases = {
         ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
+        ("export", "--data", data, *place, *connect): "no Spark Connect server answers",
+        ("export", "--data", data, *place, *connect, "--follow"): "no Spark Connect server answers",
+        ("run", "--data", data, *place, *connect, "--cycles", "1"): "no Spark Connect server answers",
         (
             "export",
             "--data",
@@ -103,6 +107,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     _, err = no_java.communicate(timeout=WAIT_S)
     assert no_java.returncode == 2
     assert "apt install openjdk-17-jre-headless" in err
+    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.soak

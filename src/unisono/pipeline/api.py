@@ -28,6 +28,7 @@ from unisono.pipeline.open_log import normal_uri
 from unisono.pipeline.origin_check import require_same_model, require_source
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
+from unisono.pipeline.spark.private import is_stopped
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.times import COMMITTED_AT
@@ -77,9 +78,11 @@ def export(
     if events_per_file < 1:
         raise PipelineError(f"events_per_file must be a whole number from 1 on, not {events_per_file}")
     target, uri = _lake(lake, storage_options), normal_uri(store)
-    require_source(uri, target)
-    target.make(BUCKETS)
+    require_source(uri, target, to)
+    if is_stopped(spark):
+        raise PipelineError("the Spark session has stopped: make another one, pipeline.session()")
     require_visible(spark, uri)
+    target.make(BUCKETS)
     rewrite_foreign_files(spark, target)
     return export_job(spark, uri, target, to=to, events_per_file=events_per_file)
 
