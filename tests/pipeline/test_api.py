@@ -110,6 +110,19 @@ def test_what_the_lake_does_not_have_is_refused(spark: SparkSession, store: str,
             pipeline.read_partitions(spark, lake, None, since, upto)
 
 
+def test_a_sample_out_of_range_is_refused(tmp_path: Path) -> None:
+    """It would replay no snapshot and say nothing of it."""
+    lake = str(tmp_path / "lake")
+    for sample in (-1, 1.5, True):
+        with pytest.raises(PipelineError, match=f"sample must be a whole number from 0 on, not {sample}"):
+            pipeline.audit(HERE, lake, sample=sample)  # type: ignore[arg-type]
+    done = unisono("lake", "audit", "--lake", lake, "--sample", "-1")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "unisono: sample must be a whole number from 0 on, not -1\n",
+    )
+
+
 def test_one_partition_by_its_name_alone(
     spark: SparkSession, store: str, records: list[Record], tmp_path: Path
 ) -> None:

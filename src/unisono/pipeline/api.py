@@ -212,10 +212,10 @@ def audit(
     `sample`: partitions whose snapshots are replayed, None for all. `model`: also judge every event by it.
     """
     target, uri = _lake(lake, storage_options), None if store is None else normal_uri(store)
+    options = AuditOptions(sample, None if model is None else _model(target, model, uri))
     if uri is not None:
         require_visible(spark, uri)
-    judged_by = None if model is None else _model(target, model, uri)
-    return audit_job(spark, target, uri, AuditOptions(sample, judged_by))
+    return audit_job(spark, target, uri, options)
 
 
 def _timed(rows: DataFrame) -> DataFrame:
