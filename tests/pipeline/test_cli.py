@@ -81,8 +81,8 @@ def test_clear_errors(tmp_path: Path) -> None:
             data,
             *place,
             "--master",
-            "local[x]",
-        ): "cannot be started on local[x]: SparkException",
+            "local-cluster[0,0,0]",
+        ): "cannot be started on local-cluster[0,0,0]: SparkException",
     }
     started = {arguments: start(*arguments) for arguments in cases}
     no_java = start("export", "--data", data, *place, JAVA_HOME=str(tmp_path))
