@@ -22,6 +22,7 @@ from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.past.job import Moment, state_at
 from unisono.pipeline.jobs.past.job import states_at as states_at_job
 from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
+from unisono.pipeline.jobs.snapshot.in_force import record_in_force
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
 from unisono.pipeline.open_log import normal_uri
@@ -178,7 +179,11 @@ def make_snapshots(
     target = _lake(lake, storage_options)
     names = [partitions] if isinstance(partitions, str) else partitions
     rewrite_foreign_files(spark, target)
-    return snapshot_job(spark, target, _model(target, model, store), partitions=names)
+    chosen = _model(target, model, store)
+    done = snapshot_job(spark, target, chosen, partitions=names)
+    if model is None and names is None:
+        record_in_force(target, chosen.version)
+    return done
 
 
 def diff(
