@@ -65,6 +65,8 @@ def test_a_log_without_what_the_lake_needs_leaves_no_lake(tmp_path: Path) -> Non
     with pytest.raises(PipelineError, match="events_per_file must be a whole number from 1 on, not -1"):
         pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"), events_per_file=-1)
     make_store(tmp_path / "data", 20)
+    with pytest.raises(NoSuchRange, match="the log ends at 20, 21 is requested"):
+        pipeline.export(HERE, sqlite_uri(tmp_path / "data"), str(tmp_path / "lake"), to=21)
     maintainer = open_maintainer(sqlite_uri(tmp_path / "data"))
     maintainer.set_archive("elsewhere")
     assert maintainer.prune_step(5)
@@ -75,6 +77,21 @@ def test_a_log_without_what_the_lake_needs_leaves_no_lake(tmp_path: Path) -> Non
     for command in (["export"], ["run", "--cycles", "1"]):
         done = unisono("lake", *command, "--data", str(tmp_path / "data"), "--lake", str(tmp_path / "lake"))
         assert (done.exit_code, error in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_session_that_has_stopped_leaves_no_lake(tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 20)
+    code = (
+        "import sys\n"
+        "from unisono import pipeline\n"
+        "spark = pipeline.session('local[1]')\n"
+        "spark.stop()\n"
+        "pipeline.export(spark, *sys.argv[1:])\n"
+    )
+    place = [sqlite_uri(tmp_path / "data"), str(tmp_path / "lake")]
+    done = subprocess.run([sys.executable, "-c", code, *place], capture_output=True, text=True)
+    assert "PipelineError: the Spark session has stopped: make another one" in done.stderr
     assert not (tmp_path / "lake").exists()
 
 
@@ -91,6 +108,19 @@ def test_what_the_lake_does_not_have_is_refused(spark: SparkSession, store: str,
             pipeline.read_log(spark, lake, since, upto)
         with pytest.raises(NoSuchRange, match=error):
             pipeline.read_partitions(spark, lake, None, since, upto)
+
+
+def test_a_sample_out_of_range_is_refused(tmp_path: Path) -> None:
+    """It would replay no snapshot and say nothing of it."""
+    lake = str(tmp_path / "lake")
+    for sample in (-1, 1.5, True):
+        with pytest.raises(PipelineError, match=f"sample must be a whole number from 0 on, not {sample}"):
+            pipeline.audit(HERE, lake, sample=sample)  # type: ignore[arg-type]
+    done = unisono("lake", "audit", "--lake", lake, "--sample", "-1")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "unisono: sample must be a whole number from 0 on, not -1\n",
+    )
 
 
 def test_one_partition_by_its_name_alone(

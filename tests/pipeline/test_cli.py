@@ -69,16 +69,20 @@ def test_with_nothing_to_do_no_spark_is_started(tmp_path: Path) -> None:
 def test_clear_errors(tmp_path: Path) -> None:
     make_store(tmp_path / "data", 20)
     data, place = str(tmp_path / "data"), ["--lake", str(tmp_path / "lake")]
+    connect = ["--master", "sc://127.0.0.1:1"]
     cases = {
         ("export", "--data", data, *place, "--master", "spark://127.0.0.1:1"): "no Spark master answers",
+        ("export", "--data", data, *place, *connect): "no Spark Connect server answers",
+        ("export", "--data", data, *place, *connect, "--follow"): "no Spark Connect server answers",
+        ("run", "--data", data, *place, *connect, "--cycles", "1"): "no Spark Connect server answers",
         (
             "export",
             "--data",
             data,
             *place,
             "--master",
-            "local[x]",
-        ): "cannot be started on local[x]: SparkException",
+            "local-cluster[0,0,0]",
+        ): "cannot be started on local-cluster[0,0,0]: SparkException",
     }
     started = {arguments: start(*arguments) for arguments in cases}
     no_java = start("export", "--data", data, *place, JAVA_HOME=str(tmp_path))
@@ -103,6 +107,7 @@ def test_clear_errors(tmp_path: Path) -> None:
     _, err = no_java.communicate(timeout=WAIT_S)
     assert no_java.returncode == 2
     assert "apt install openjdk-17-jre-headless" in err
+    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.soak

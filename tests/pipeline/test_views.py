@@ -130,7 +130,7 @@ def test_states_that_are_behind_the_lake_are_not_said_to_be_of_its_end(tmp_path:
     export(HERE, sqlite_uri(tmp_path / "data"), made)
     place = ["lake", "views", "--lake", made.storage.location, f"--{engine}", str(tmp_path / "out")]
     done = CliRunner().invoke(main, place)
-    assert (done.exit_code, done.stdout.endswith("up to 40\n")) == (0, True), done.output
+    assert (done.exit_code, done.stdout.endswith("up to 40 by model version 0\n")) == (0, True), done.output
     assert done.stderr == (
         "states and items are of events up to 40, the lake has 60: `unisono lake snapshot` folds the rest\n"
     )

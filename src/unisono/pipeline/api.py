@@ -22,12 +22,14 @@ from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.past.job import Moment, state_at
 from unisono.pipeline.jobs.past.job import states_at as states_at_job
 from unisono.pipeline.jobs.snapshot.frames import newest_snapshots
+from unisono.pipeline.jobs.snapshot.in_force import record_in_force
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
 from unisono.pipeline.open_log import normal_uri
 from unisono.pipeline.origin_check import require_same_model, require_source
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
+from unisono.pipeline.spark.private import is_stopped
 from unisono.pipeline.spark.session import session
 from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.times import COMMITTED_AT
@@ -77,9 +79,11 @@ def export(
     if events_per_file < 1:
         raise PipelineError(f"events_per_file must be a whole number from 1 on, not {events_per_file}")
     target, uri = _lake(lake, storage_options), normal_uri(store)
-    require_source(uri, target)
-    target.make(BUCKETS)
+    require_source(uri, target, to)
+    if is_stopped(spark):
+        raise PipelineError("the Spark session has stopped: make another one, pipeline.session()")
     require_visible(spark, uri)
+    target.make(BUCKETS)
     rewrite_foreign_files(spark, target)
     return export_job(spark, uri, target, to=to, events_per_file=events_per_file)
 
@@ -175,7 +179,11 @@ def make_snapshots(
     target = _lake(lake, storage_options)
     names = [partitions] if isinstance(partitions, str) else partitions
     rewrite_foreign_files(spark, target)
-    return snapshot_job(spark, target, _model(target, model, store), partitions=names)
+    chosen = _model(target, model, store)
+    done = snapshot_job(spark, target, chosen, partitions=names)
+    if model is None and names is None:
+        record_in_force(target, chosen.version)
+    return done
 
 
 def diff(
@@ -209,10 +217,10 @@ def audit(
     `sample`: partitions whose snapshots are replayed, None for all. `model`: also judge every event by it.
     """
     target, uri = _lake(lake, storage_options), None if store is None else normal_uri(store)
+    options = AuditOptions(sample, None if model is None else _model(target, model, uri))
     if uri is not None:
         require_visible(spark, uri)
-    judged_by = None if model is None else _model(target, model, uri)
-    return audit_job(spark, target, uri, AuditOptions(sample, judged_by))
+    return audit_job(spark, target, uri, options)
 
 
 def _timed(rows: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from unisono.lake.lake import Lake
 from unisono.lake.storage import SNAPSHOTS
+from unisono.pipeline.jobs.snapshot.in_force import shown_version
 from unisono.pipeline.spark.lake_source import SCHEMAS, LakeReader, LakeTableRead
 from unisono.pipeline.spark.options import chosen_columns, column_types
 
@@ -36,12 +37,14 @@ def table_rows(lake: Lake, table: str, upto: int | None = None) -> pa.RecordBatc
     return pa.RecordBatchReader.from_batches(schema, _batches(reader, schema))
 
 
-def states_reach(lake: Lake) -> int:
-    """The event up to which the tables `states` and `items` have every partition; 0 without snapshots."""
+def states_reach(lake: Lake) -> tuple[int, int]:
+    """The event up to which the tables `states` and `items` have every partition, 0 without snapshots, and the model
+    version that they show."""
     table = lake.find(SNAPSHOTS)
     if table is None:
-        return 0
-    return table.folded_upto(max((file.model_version or 0 for file in table.readable_files()), default=0))
+        return 0, 0
+    version = shown_version(table, table.readable_files())
+    return table.folded_upto(version), version
 
 
 def _batches(reader: LakeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

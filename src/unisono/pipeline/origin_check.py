@@ -33,14 +33,21 @@ def origin_of(store: str) -> Origin:
         reader.close()
 
 
-def require_source(store: str, lake: Lake) -> None:
-    """Refuse a log from which this lake cannot be filled: before a lake is made that would stay empty."""
-    pruned_to = extent(store).pruned_to
-    if pruned_to and not lake.exists():
+def require_source(store: str, lake: Lake, to: int | None = None) -> None:
+    """Refuse a log from which this lake cannot be filled up to `to`: before a lake is made that would stay empty."""
+    log_extent = extent(store)
+    require_reached(log_extent, to)
+    if log_extent.pruned_to and not lake.exists():
         raise NoSuchRange(
-            f"events 1 to {pruned_to} were pruned from the log and there is no lake at {lake.storage.location}: name "
-            "the lake that has them"
+            f"events 1 to {log_extent.pruned_to} were pruned from the log and there is no lake at "
+            f"{lake.storage.location}: name the lake that has them"
         )
+
+
+def require_reached(log_extent: LogExtent, to: int | None) -> None:
+    """Refuse an id beyond the log's end."""
+    if to is not None and to > log_extent.head:
+        raise NoSuchRange(f"the log ends at {log_extent.head}, {to} is requested")
 
 
 def require_same_log(

@@ -193,6 +193,8 @@ def test_each_task_needs_a_client_of_its_own(spark: SparkSession, server: Server
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"colour": "red"}, "option 'colour' is unknown"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"on_reject": "cry"}, "on_reject must be"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"token": "t", "token_file": "f"}, "give one of the options"),
+        ("'i' AS id, 'x' AS partition, '{}' AS event", {"url": ""}, 'option."url", "ws://HOST:PORT". is missing'),
+        ("'i' AS id, 'x' AS partition, '{}' AS event", {"url": "http://h:1"}, "must start with ws:// or wss://"),
     ],
 )  # fmt: skip
 def test_refused_before_a_task_is_started(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 @at_place
 @click.option(
     "--sample",
-    type=click.IntRange(min=0),
+    type=int,
     metavar="N",
-    help="Replay the snapshots of N partitions. [default: 100]",
+    help="Replay the snapshots of N partitions, 0 for none. [default: 100]",
 )
 @click.option("--full", is_flag=True, help="Replay the snapshots of all partitions.")
 @click.option(
@@ -59,12 +59,12 @@ def audit_(
     from unisono.pipeline.spark.cluster import require_visible
 
     store = None if place.store is None else normal_uri(place.store)
-    target = place.open_lake()
-    target.view(checked=False)  # the audit itself reports what is wrong with it
     options = AuditOptions(
         sample=None if full else SAMPLE if sample is None else sample,
         model=None if model is None else choose(model, None),
     )
+    target = place.open_lake()
+    target.view(checked=False)  # the audit itself reports what is wrong with it
     spark = place.session("unisono lake audit")
     if store is not None:
         require_visible(spark, store)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,15 @@ EXIT_CANNOT: Final = 2
 
 JAVA_END_TIMEOUT_S: Final = 10.0
 """Java is killed after this time: it has only temporary files to remove."""
+
+_MASTER: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?"  # threads, and failures of a task that end a job
+    r"|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|spark://\S+:\d+"
+    r"|yarn"
+    r"|(k8s|sc)://\S+"
+)
+"""The masters of Spark, by their shape; whether there is one is found out when a session is made."""
 
 Command = Callable[..., Any]
 
@@ -89,6 +99,23 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
     return pairs
 
 
+def _master(_: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what Spark cannot take, also where a command turns out to need no Spark."""
+    if value is not None and _MASTER.fullmatch(value) is None:
+        shapes = "local, local[N], local[*], spark://HOST:PORT, sc://HOST:PORT, yarn or k8s://HOST:PORT"
+        raise click.BadParameter(f"{value!r} is no master of Spark: write {shapes}", param=option)
+    return value
+
+
+def master_option(command: Command) -> Command:
+    return click.option(
+        "--master",
+        metavar="URL",
+        callback=_master,
+        help="Where Spark runs: local[*], local[4], spark://HOST:PORT, sc://HOST:PORT. [default: local[*]]",
+    )(command)
+
+
 def at_place(command: Command) -> Command:
     """Adds the options that every command has; the command gets them as one `LakeTarget`."""
 
@@ -130,11 +157,7 @@ def at_place(command: Command) -> Command:
             callback=_pairs,
             help="A setting of Spark. May be repeated.",
         ),
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Where Spark runs: local[*], local[4], spark://HOST:PORT, sc://HOST:PORT. [default: local[*]]",
-        ),
+        master_option,
         click.option(
             "--lake", required=True, metavar="DIR|URL", help="The lake: a directory or an object store's URL."
         ),

@@ -62,6 +62,7 @@ def export_(
 ) -> None:
     """Copy new events of the log into the lake, each exactly once, also when the command is killed and run again."""
     from unisono.pipeline.origin_check import require_source
+    from unisono.pipeline.spark.cluster import require_visible
 
     if follow and (verify or to is not None or events_per_file is not None):
         raise click.UsageError("--to, --verify and --events-per-file do not go with --follow")
@@ -69,7 +70,12 @@ def export_(
         raise click.UsageError("--every, --events-per-batch and --checkpoint are for --follow")
     store = place.store_uri
     target = place.open_lake()
-    require_source(store, target)
+    if follow and checkpoint is None and not target.storage.is_local:
+        raise click.UsageError("--follow to an object store needs --checkpoint, a directory")
+    require_source(store, target, to)
+    app = "unisono lake export --follow" if follow else "unisono lake export"
+    if not target.exists() and (follow or _has_events(store, to)):
+        require_visible(place.session(app), store)  # a refused session leaves no empty lake
     _make(target, buckets)
     place.rewrite_foreign_files(target)
     if adopt:
@@ -77,9 +83,16 @@ def export_(
 
         place.say(f"compared {adopt_log(store, target)} events: the lake is a copy of this log from now on")
     if follow:
-        _follow(place, store, target, every, events_per_batch, checkpoint)
+        _follow(place, app, store, target, every, events_per_batch, checkpoint)
     else:
-        _export(place, store, target, to, events_per_file, verify)
+        _export(place, app, store, target, to, events_per_file, verify)
+
+
+def _has_events(store: str, to: int | None) -> bool:
+    """Whether there is anything to export into a new lake: with nothing, no Spark is started."""
+    from unisono.pipeline.open_log import extent
+
+    return to != 0 and extent(store).head > 0
 
 
 def _make(target: Lake, buckets: int | None) -> None:
@@ -95,7 +108,13 @@ def _make(target: Lake, buckets: int | None) -> None:
 
 
 def _export(
-    place: LakeTarget, store: str, target: Lake, to: int | None, events_per_file: int | None, verify: bool
+    place: LakeTarget,
+    app: str,
+    store: str,
+    target: Lake,
+    to: int | None,
+    events_per_file: int | None,
+    verify: bool,
 ) -> None:
     from unisono.pipeline.jobs.export.job import EVENTS_PER_FILE, export, plan
     from unisono.pipeline.spark.cluster import require_visible
@@ -104,7 +123,7 @@ def _export(
     if not plan(store, target, to) and not (verify and head):
         click.echo(f"nothing to export: the lake has all events up to {head}")
         return
-    spark = place.session("unisono lake export")
+    spark = place.session(app)
     require_visible(spark, store)
     done = export(
         spark,
@@ -121,6 +140,7 @@ def _export(
 
 def _follow(
     place: LakeTarget,
+    app: str,
     store: str,
     target: Lake,
     every: float | None,
@@ -134,8 +154,6 @@ def _follow(
     from unisono.pipeline.spark.source import EVENTS_PER_BATCH
 
     if checkpoint is None:
-        if not target.storage.is_local:
-            raise click.UsageError("--follow to an object store needs --checkpoint, a directory")
         checkpoint = Path(target.storage.location) / "_follow"
     began, events = time.monotonic(), 0
     stop = threading.Event()
@@ -145,7 +163,7 @@ def _follow(
         events += done.events
         place.say(f"exported {done.since + 1} to {done.upto} in {done.seconds:.1f} s")
 
-    spark = place.session("unisono lake export --follow")
+    spark = place.session(app)
     for number in (signal.SIGTERM, signal.SIGINT):  # after Spark, which sets its own SIGINT handler
         signal.signal(number, lambda *_: stop.set())
     require_visible(spark, store)

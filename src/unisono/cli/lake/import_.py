@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from unisono.cli.lake.command import DATA, LakeTarget, _pairs, explain_option, explaining, reporting, sum_up
+from unisono.cli.lake.command import (
+    DATA,
+    LakeTarget,
+    _pairs,
+    explain_option,
+    explaining,
+    master_option,
+    reporting,
+    sum_up,
+)
 from unisono.cli.lake.output import json_option, out_option, write_files
 from unisono.protocol.identities import client_id_fault
 
@@ -83,11 +92,7 @@ STAGING = Path("unisono-import")
     show_default=True,
     help="Where work is kept, so that a killed import goes on. Shared by all executors.",
 )
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Where Spark runs: local[*], local[4], spark://HOST:PORT, sc://HOST:PORT. [default: local[*]]",
-)
+@master_option
 @click.option(
     "--spark-conf", multiple=True, metavar="K=V", callback=_pairs, help="A setting of Spark. May be repeated."
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,22 @@ def out_option(help_text: str, *, required: bool = False) -> Decorator:
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIRECTORY",
         required=required,
+        callback=_writable,
         help=help_text,
     )
+
+
+def _writable(_: click.Context, option: click.Parameter, directory: Path | None) -> Path | None:
+    """Refuse a directory that cannot be written, or made, before the work; leaves nothing there."""
+    if directory is not None:
+        place = directory.absolute()
+        present = next(path for path in (place, *place.parents) if os.path.lexists(path))
+        try:
+            tempfile.TemporaryFile(dir=present).close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise click.BadParameter(f"{directory} cannot be written: {reason}", param=option) from error
+    return directory
 
 
 def json_option(help_text: str) -> Decorator:

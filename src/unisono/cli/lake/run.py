@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,6 +19,8 @@ from unisono.cli.lake.output import out_option
 if TYPE_CHECKING:
     from unisono.pipeline.service.lease import Holder, Wait
     from unisono.pipeline.service.stages import ServiceOptions
+
+APP: Final = "unisono lake run"
 
 
 @click.command("run")
@@ -143,9 +145,11 @@ def _serve(
 
     began, lake = time.monotonic(), place.open_lake()
     require_source(store, lake)
-    lake.make(BUCKETS)
     stop = threading.Event()
     _handle_signals(place, stop)
+    if not lake.exists():
+        require_visible(place.session(APP), store)  # a refused session leaves no empty lake
+    lake.make(BUCKETS)
     lease = Lease(lake.storage)
     try:
         lease.acquire(None if no_wait else _waiting(place, stop))
@@ -154,7 +158,7 @@ def _serve(
             return True
         raise
     try:
-        spark = place.session("unisono lake run")
+        spark = place.session(APP)
         require_visible(spark, store)
         service = Service(
             store,

@@ -43,6 +43,10 @@ def snapshot_(
         require_publishable(place.store_uri, chosen.version, [chosen.digest])
     place.rewrite_foreign_files(target)
     done = _fold(place, target, chosen, partitions, rebuild)
+    if model is None and not partitions:
+        from unisono.pipeline.jobs.snapshot.in_force import record_in_force
+
+        record_in_force(target, chosen.version)
     note = f"{done.partitions} snapshots of model version {done.model_version} at event {done.upto}"
     if done.skipped:
         note += f", {done.skipped} events do not fit the model"

@@ -52,10 +52,11 @@ def views_(
         from unisono.pipeline.duckdb_file import make_duckdb_file
 
         lake = place.open_lake()
-        reach = _states_reach(lake)
+        reach, version = _states_reach(lake)
         file = make_duckdb_file(lake, duckdb, prefix)
         click.echo(
-            f"{file.path}: events up to {file.head}, {file.states} states and {file.items} items up to {reach}"
+            f"{file.path}: events up to {file.head}, {file.states} states and {file.items} items up to {reach} "
+            f"by model version {version}"
         )
         return
     if delta is not None:
@@ -63,10 +64,11 @@ def views_(
         from unisono.pipeline.delta_copies import write_delta_copies
 
         lake = place.open_lake()
-        reach = _states_reach(lake)
+        reach, version = _states_reach(lake)
         copies = write_delta_copies(lake, Storage.at(delta, place.storage_options), prefix)
         click.echo(
-            f"{copies.location}: {copies.states} states and {copies.items} items, of events up to {reach}"
+            f"{copies.location}: {copies.states} states and {copies.items} items, of events up to {reach} "
+            f"by model version {version}"
         )
         return
     from unisono.pipeline.views import create_catalog_tables, require_lasting_catalog
@@ -78,12 +80,12 @@ def views_(
         click.echo(name)
 
 
-def _states_reach(lake: Lake) -> int:
-    """How far states and items go; says so where the lake has later events."""
+def _states_reach(lake: Lake) -> tuple[int, int]:
+    """How far states and items go, and their model version; says so where the lake has later events."""
     from unisono.pipeline.lake_tables import states_reach
 
-    reach, head = states_reach(lake), lake.head()
+    (reach, version), head = states_reach(lake), lake.head()
     if reach < head:
         behind = f"states and items are of events up to {reach}, the lake has {head}"
         click.echo(f"{behind}: `unisono lake snapshot` folds the rest", err=True)
-    return reach
+    return reach, version

@@ -18,6 +18,7 @@ from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.compact.job import compact, needs_compaction, vacuum
 from unisono.pipeline.jobs.export.job import export, plan
 from unisono.pipeline.jobs.retain.job import RetentionPolicy, retain
+from unisono.pipeline.jobs.snapshot.in_force import record_in_force
 from unisono.pipeline.jobs.snapshot.job import folded_to, snapshot
 from unisono.pipeline.jobs.snapshot.publish import PublishedFiles, publish
 from unisono.pipeline.maintain.embedded import open_maintainer
@@ -82,8 +83,10 @@ class _StageWork:
     def snapshot(self) -> StageResult:
         model = in_force(self._store)
         if folded_to(self._lake, model) == self._lake.head():
+            record_in_force(self._lake, model.version)
             return StageResult(0, f"snapshots of model version {model.version} are at the lake's head")
         done = snapshot(self._spark, self._lake, model)
+        record_in_force(self._lake, model.version)
         return StageResult(
             done.partitions, f"{done.partitions} partitions, {done.events} events, up to {done.upto}"
         )

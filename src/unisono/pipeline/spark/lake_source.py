@@ -11,7 +11,7 @@ did and found. Options, beside `lake` and `table`:
     to              events up to this one; of `states` and `items` snapshots at or before it
     partitions      only these: a name, or a JSON array of names (`partition_events`, `states`, `items`)
     columns         only these, separated by commas; others are not read
-    model_version   of `states` and `items` (default: the newest that has snapshots)
+    model_version   of `states` and `items` (default: the one in force at the log, see jobs/snapshot/in_force.py)
     storage.KEY     an option of the object store, as delta-rs takes it
 
 A DataFrame and a view are the lake at the time when they are made. A table in a catalog (CREATE TABLE … USING unisono
@@ -38,6 +38,7 @@ from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows, require_model_version
+from unisono.pipeline.jobs.snapshot.in_force import shown_version
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
 from unisono.pipeline.lake_range import end_of_range
@@ -252,7 +253,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
     def _state_parts(self) -> Iterator[_StateRows]:
         table = None if self.snapshots is None else self.lake.find(SNAPSHOTS, self.snapshots)
         files = [] if table is None else table.readable_files()
-        version = max((file.model_version or 0 for file in files), default=0)
+        version = 0 if table is None else shown_version(table, files)
         if self.model_version is not None:
             version = self.model_version
             require_model_version(files, version)

@@ -53,6 +53,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
+from unisono.display import hide_credentials
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.spark.sinking.answers import Rejection, SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange
@@ -129,8 +130,7 @@ class EventWriter(DataSourceArrowWriter):
         if self._collect and not given.get("rejects"):
             raise PipelineError('on_reject=collect needs .option("rejects", DIRECTORY)')
         self._rejects = Path(given.get("rejects", "")).absolute()
-        if not given.get("url", "").startswith(("ws://", "wss://")):
-            raise PipelineError('.option("url", "ws://HOST:PORT") is missing')
+        _require_address(given.get("url", ""))
         self._job = secrets.token_hex(4)
         self._tokens = Tokens.of(given, f"spark-{self._job}")
         self._target = SinkTarget(
@@ -292,6 +292,15 @@ def _require_columns(schema: StructType, from_content: bool) -> None:
 
 def _is_text(kind: DataType) -> bool:
     return isinstance(kind, StringType | NullType)
+
+
+def _require_address(url: str) -> None:
+    if not url:
+        raise PipelineError('.option("url", "ws://HOST:PORT") is missing')
+    if not url.startswith(("ws://", "wss://")):
+        raise PipelineError(
+            f"option url is {hide_credentials(url)!r}: it must start with ws:// or wss://, as ws://HOST:PORT"
+        )
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

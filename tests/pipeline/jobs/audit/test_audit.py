@@ -261,10 +261,11 @@ def test_the_command(spark: SparkSession, damager: Damager, sound: Path, tmp_pat
     assert done.exit_code == 2
     assert "there is no lake" in done.stderr
     (tmp_path / "file").write_text("in the way")
-    below = tmp_path / "file" / "out"
-    done = unisono("lake", "audit", "--lake", str(sound), "--sample", "0", "--out", str(below))
+    (tmp_path / "taken" / "index.html").mkdir(parents=True)
+    taken = tmp_path / "taken"
+    done = unisono("lake", "audit", "--lake", str(sound), "--sample", "0", "--out", str(taken))
     assert done.exit_code == 2
-    assert f"{below} cannot be written: Not a directory" in done.stderr
+    assert f"{taken} cannot be written: Is a directory" in done.stderr
     assert "sound, events 1 to 3000" in done.stdout, "what was found is told all the same"
     for wrong in (["--full", "--sample", "3"], ["--out", str(tmp_path / "file")]):
         done = unisono("lake", "audit", "--lake", str(sound), *wrong)

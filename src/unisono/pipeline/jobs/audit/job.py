@@ -27,6 +27,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.audit.balance import Part, balance
 from unisono.pipeline.jobs.audit.compare_copies import (
@@ -83,6 +84,10 @@ class AuditOptions(msgspec.Struct, frozen=True):
 
     sample: int | None = SAMPLE
     model: ShippedModel | None = None
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and (type(self.sample) is not int or self.sample < 0):
+            raise PipelineError(f"sample must be a whole number from 0 on, not {self.sample!r}")
 
 
 def audit(

@@ -24,9 +24,9 @@ from unisono.lake.origin import Origin
 from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, write_runs
-from unisono.pipeline.errors import Mismatch, NoSuchRange
+from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range, readers_at_once
-from unisono.pipeline.origin_check import origin_of, require_same_log
+from unisono.pipeline.origin_check import origin_of, require_reached, require_same_log
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
 
 if TYPE_CHECKING:
@@ -88,9 +88,8 @@ def plan(store: str, lake: Lake, to: int | None = None) -> list[ExportCommit]:
     view = lake.view()
     log, by_partition = view.head, view.by_partition.head
     log_extent = extent(store)  # read after the lake: another export may add newer events
+    require_reached(log_extent, to)
     target = log_extent.head if to is None else to
-    if target > log_extent.head:
-        raise NoSuchRange(f"the log ends at {log_extent.head}, {target} is requested")
     require_same_log(store, lake, log, log_extent)
     stages = []
     if by_partition < log:
