@@ -173,6 +173,8 @@ class Simulation:
         cursor = min((place.cursor for place in store.followed.values()), default=0)
         if cursor == 0 or any(True for name in store.followed for _ in store.events(name, cursor)):
             return  # from 0, and with events it was told of and no page confirmed, nothing would
+        if self.core.state.model_version != self.server.model_version:
+            return  # a client that learns of another model goes back to 0 by itself (CLIENT-10); nothing would then
         self.drop()
         self.drafts -= {entry.id for entry in self.server.log}
         self.server.log = []
