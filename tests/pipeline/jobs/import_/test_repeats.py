@@ -6,10 +6,12 @@ import hashlib
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.repeats import (
     KEY_SCHEMA,
     LAST,
@@ -59,3 +61,14 @@ def test_every_repeat_is_found(spark: SparkSession, tmp_path: Path, order: str |
     found = [read_repeats(str(tmp_path / "repeats"), FILES, split) for split in range(SPLITS)]
     assert found == wanted
     assert {same for some in found for _, same in some.values()} == {True, False}
+
+
+def test_repeats_in_the_file_of_another_split_are_noticed(tmp_path: Path) -> None:
+    """As if Spark had put the rows of several tasks into one file."""
+    sources = [source_of(0, 4), source_of(1, 2)]
+    rows = pa.table({"source": sources, "first": [1, 1], "same": [True, True]})
+    pq.write_table(rows, tmp_path / "part-00000-x.parquet")
+    assert read_repeats(str(tmp_path), 1, 0) == {4: (1, True)}
+    with pytest.raises(PipelineError, match="has rows of other splits"):
+        read_repeats(str(tmp_path), 2, 0)
+    assert read_repeats(str(tmp_path), 2, 1) == {}

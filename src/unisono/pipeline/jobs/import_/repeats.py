@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.spark.plans import show_plan
 
 if TYPE_CHECKING:
@@ -94,10 +95,17 @@ def find_repeats(
 def read_repeats(folder: str, files: int, split: int) -> Repeats:
     """The repeats of one split; on an executor."""
     found: Repeats = {}
-    for path in Path(folder).glob(f"part-{split % files:05d}-*.parquet"):
+    number = split % files
+    for path in Path(folder).glob(f"part-{number:05d}-*.parquet"):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 source = batch.column("source")
+                if ((source.to_numpy() >> ROW_BITS) % files != number).any():
+                    # Every file is read by the tasks of its splits, so no repeat is missed without notice.
+                    raise PipelineError(
+                        f"{path} has rows of other splits: Spark has divided the work in another way than asked for; "
+                        "run this with spark.sql.adaptive.enabled=false"
+                    )
                 from_split = pc.greater_equal(source, source_of(split, 0))
                 own = batch.filter(pc.and_(from_split, pc.less(source, source_of(split + 1, 0))))
                 for row, first, same in zip(*(column.to_pylist() for column in own.columns), strict=True):
