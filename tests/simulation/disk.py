@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import apsw
 
+from unisono.store.port import StorageError, StoreUnusable
+from unisono.store.sqlite.log import SqliteLog
 from unisono.store.sqlite.wal import WalCheckpointer
+from unisono.store.sqlite.wal_space import IDLE_S, WalSpace
 
 SECTOR_BYTES = 512
 """A torn write leaves whole sectors of it."""
@@ -27,6 +30,27 @@ Fault = Callable[[str, str], None]
 
 def no_fault(_operation: str, _name: str) -> None:
     """Let every operation succeed."""
+
+
+class DiskFailed(apsw.IOError):
+    """A simulated disk fails, because it was told to."""
+
+
+class DiskFull(apsw.FullError):
+    """A simulated disk is full, because it was told to be."""
+
+
+def expect_simulated(error: BaseException) -> None:
+    """Raise `error` again unless it comes from a simulated fault and from nothing else.
+
+    The log takes any exception for the end of itself, so one that nobody planned would look like a fault.
+    """
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    known = all(isinstance(each, StorageError | StoreUnusable | apsw.Error) for each in chain)
+    if not (known and any(isinstance(each, DiskFailed | DiskFull) for each in chain)):
+        raise error
 
 
 class UnsyncedWrite:
@@ -112,7 +136,7 @@ class SimulatedDisk:
     def write(self, path: Path, offset: int, data: bytes) -> None:
         self._call("write", path)
         if self.full:
-            raise apsw.FullError("the simulated disk is full")
+            raise DiskFull("the simulated disk is full")
         with self._changing:
             self.files[path].unsynced.append(UnsyncedWrite(offset, data))
 
@@ -137,7 +161,7 @@ class SimulatedDisk:
         self.calls += 1
         self.fault(operation, path.name)
         if self.fail_at is not None and self.calls >= self.fail_at:
-            raise apsw.IOError(f"the simulated disk fails at its {operation}")
+            raise DiskFailed(f"the simulated disk fails at its {operation}")
 
     def image(self) -> dict[str, FileImage]:
         """Everything on the disk now by file name, for a power failure at this moment."""
@@ -249,12 +273,18 @@ def simulated_disk(directory: Path) -> Iterator[SimulatedDisk]:
 
 
 class InlineCheckpointer(WalCheckpointer):
-    """The checkpointer without its thread and its connection: passes run between two groups, and often."""
+    """The checkpointer without its thread and its connection: passes run between two groups, and often.
+
+    There is room for more than a round of the WAL, so that commits happen within it and behind it.
+    """
 
     FRAMES = 12
+    ROOM_BYTES = 40 * 4120
 
     def __init__(self, writer: apsw.Connection, directory: Path) -> None:
         self._writer = writer
+        self._space = WalSpace(writer, self.ROOM_BYTES, 0)
+        self._seconds = 0.0
         self._frames = self._copied = 0
         self._next_step = self._next_pass = self._next_restart = self.FRAMES
         writer.set_wal_hook(self._committed)
@@ -264,5 +294,20 @@ class InlineCheckpointer(WalCheckpointer):
             self._checkpoint(self._writer, apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._next_step = self._frames + self.FRAMES
 
+    def now(self) -> float:
+        """A clock that goes on each time it is asked: with the real one no run would be like the one before."""
+        self._seconds += IDLE_S / 2
+        return self._seconds
+
     def close(self) -> None:
+        self._space.close()
         self._writer.set_wal_hook(None)
+
+
+def abandon(log: SqliteLog) -> None:
+    """Close what a dead process had open."""
+    with suppress(apsw.Error):  # in the middle of a transaction, or on a disk that fails
+        log.close()
+    with suppress(apsw.Error):
+        log._connection.close(force=True)
+    log._lock.release()

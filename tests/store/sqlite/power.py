@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
 import apsw
 
-from tests.simulation.disk import InlineCheckpointer, SimulatedDisk, SimulatedVfs
+from tests.simulation.disk import InlineCheckpointer, SimulatedDisk, SimulatedVfs, abandon, expect_simulated
 from tests.store.records import make_record
+from unisono.store.port import StorageError
 from unisono.store.sqlite.log import SqliteLog
 
 LIVES = 3
@@ -51,17 +51,10 @@ def survive(
                     if random.random() < 0.1:
                         break  # the power fails in the middle of a group
                     log.commit(group)
+                    head = acknowledged = head + size
                     log.maintain()
-                except Exception:
+                except StorageError as error:
+                    expect_simulated(error)
                     break
-                head = acknowledged = head + size
-            disk.crash(lambda log=log: _abandon(log), random)  # type: ignore[misc]
+            disk.crash(lambda log=log: abandon(log), random)  # type: ignore[misc]
     return wrong
-
-
-def _abandon(log: SqliteLog) -> None:
-    with suppress(Exception):
-        log.close()
-    with suppress(Exception):
-        log._connection.close(force=True)
-    log._lock.release()

@@ -138,6 +138,17 @@ def test_what_is_not_a_log_is_refused(tmp_path: Path) -> None:
             open_it(tmp_path)
 
 
+def test_an_opening_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    SqliteLog.open(tmp_path).close()
+    with closing(apsw.Connection(str(tmp_path / "log.db"))) as connection:
+        connection.execute("DROP TABLE events")
+    threads, descriptors = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StoreUnusable, match="no such table"):
+        SqliteLog.open(tmp_path)
+    assert threading.active_count() == threads
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
     SqliteLog.open(tmp_path).close()
     with direct(tmp_path) as connection:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from tests.simulation.disk import simulated_disks
 from tests.store.sqlite.power import survive
+from unisono.store.port import StorageError
+from unisono.store.sqlite.wal_space import WalSpace
 
 SEEDS = 300
 CONTROL_SEEDS = 40
@@ -29,3 +32,10 @@ def test_a_log_that_syncs_less_does_lose_something(tmp_path: Path) -> None:
             for seed in range(CONTROL_SEEDS)
         )
     assert lost > CONTROL_SEEDS // 10
+
+
+def test_an_error_of_our_own_is_not_taken_for_a_fault_of_the_disk(tmp_path: Path) -> None:
+    """It would end each life after its first group, and nothing would ever be lost."""
+    planted = patch.object(WalSpace, "keep", side_effect=AttributeError("planted"))
+    with simulated_disks() as vfs, planted, pytest.raises(StorageError, match="planted"):
+        survive(1, tmp_path / "data", vfs)

@@ -6,6 +6,7 @@ The SQLite library comes from apsw. `SqliteLog` reads like `SqliteReader`, over 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar
 
@@ -92,18 +93,16 @@ class SqliteLog(SqliteReader):
         """
         try:
             files.prepare_directory(directory)
-            lock = files.DirectoryLock(directory, lock_wait_s)
-            try:
+            with ExitStack() as undo:
+                lock = files.DirectoryLock(directory, lock_wait_s)
+                undo.callback(lock.release)
                 connection = files.connect_writer(directory)
-                try:
-                    checkpointer = WalCheckpointer(connection, directory)
-                    return cls(connection, lock, checkpointer, for_groups=for_groups)
-                except BaseException:
-                    connection.close()
-                    raise
-            except BaseException:
-                lock.release()
-                raise
+                undo.callback(connection.close)
+                checkpointer = WalCheckpointer(connection, directory)
+                undo.callback(checkpointer.close)
+                log = cls(connection, lock, checkpointer, for_groups=for_groups)
+                undo.pop_all()
+                return log
         except (apsw.Error, OSError) as error:
             raise unusable(directory, error) from error
 
@@ -320,7 +319,7 @@ class SqliteLog(SqliteReader):
     def maintain(self) -> None:
         self._require(group=False)
         try:
-            self._checkpointer.step()
+            self._checkpointer.maintain()
         except Exception as error:
             self._fail("checkpointing", error)
 

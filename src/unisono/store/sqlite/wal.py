@@ -13,27 +13,33 @@ RETRY_FRAMES.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import apsw
 
-from unisono.store.sqlite.files import LOG_FILE, configure
+from unisono.store.sqlite.files import LOG_FILE, PAGE_BYTES, configure
+from unisono.store.sqlite.wal_space import FREE_BYTES_MIN, WalSpace
 
-PASS_FRAMES = 4_096
-"""16 MiB: long enough that pages changed many times are copied once, short enough for a brief recovery."""
+PASS_FRAMES = 16_384
+"""64 MiB: long enough that pages changed many times are copied once and that fewer than one commit in a hundred meets
+the few milliseconds at the end of a pass, short enough for a brief recovery."""
 
 TAIL_FRAMES = 128
 """512 KiB: what the writer at most copies itself, so that the WAL can start over; everybody waits meanwhile. Passes
 follow each other until so little is left: each one is shorter, because less was written during the one before."""
 
-CAP_FRAMES = 16_384
-"""64 MiB: here the writer waits for the pass and the readers, so that reads and recovery stay fast."""
+CAP_FRAMES = 49_152
+"""192 MiB: here the writer waits for the pass and the readers, so that reads and recovery stay fast."""
 
 RESTART_TRIES = 5
 """One try waits for the readers it saw at first, even if they have moved on since; the next looks again."""
 
 RETRY_FRAMES = 4_096
 """16 MiB of growth before waiting for a reader again, so that waiting is rare."""
+
+_FRAME_BYTES = PAGE_BYTES + 24
+"""A page behind its header."""
 
 _CACHE_KIB = 2_000
 
@@ -47,6 +53,7 @@ class WalCheckpointer:
 
     def __init__(self, writer: apsw.Connection, directory: Path) -> None:
         self._writer = writer
+        self._space = WalSpace(writer, PASS_FRAMES * _FRAME_BYTES, FREE_BYTES_MIN)
         self._frames = 0
         self._copied = 0
         self._next_step = PASS_FRAMES
@@ -71,8 +78,17 @@ class WalCheckpointer:
         """Frames in the WAL after the last commit."""
         return self._frames
 
+    def now(self) -> float:
+        """Seconds of any clock."""
+        return time.monotonic()
+
+    def maintain(self) -> None:
+        """Between two groups: `step`, and room for the commits to come."""
+        self.step()
+        self._space.keep(self._frames * _FRAME_BYTES, self.now())
+
     def step(self) -> None:
-        """Between two groups: ask for a pass, finish its tail, or enforce the cap. Raises what a pass met."""
+        """Between two transactions: ask for a pass, finish its tail, or enforce the cap. Raises what a pass met."""
         if self._frames < self._next_step and self._failure is None:
             return
         if self._frames >= self._next_restart:
@@ -101,6 +117,7 @@ class WalCheckpointer:
             return False
         self._start_over()
         self._frames = 0
+        self._space.truncated()
         return True
 
     def close(self) -> None:
@@ -109,6 +126,7 @@ class WalCheckpointer:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join()
+        self._space.close()
         self._writer.set_wal_hook(None)
         self._beside.close()
 
