@@ -23,6 +23,7 @@ from unisono.ipc.messages import (
     HeadAnswer,
     LogFailed,
     Message,
+    Offer,
     Release,
     Replaced,
 )
@@ -210,20 +211,26 @@ def test_a_replaced_connection_commits_nothing_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("CONN-05")
-def test_in_one_group_the_fence_stands_between_the_requests(tmp_path: Path) -> None:
-    with seated(tmp_path / "data") as seat:
+@pytest.mark.parametrize(("fronts", "answers"), [(1, []), (2, [Replaced, Claimed])])
+def test_in_one_group_the_fence_stands_between_the_requests(
+    tmp_path: Path, fronts: int, answers: list[type[Message]]
+) -> None:
+    """An only front has replaced the older connection itself; it is told nothing."""
+    with seated(tmp_path / "data", fronts=fronts) as seat:
+        offer = next(message for message in seat.front.received if isinstance(message, Offer))
+        assert offer.sole_front == (fronts == 1)
         old = seat.front.connect("alice")
+        heard = len(seat.front.received)
         new = seat.front.caller("alice")
         requests = [old.request(candidate(["p"], push(id))) for id in "ab"]
         seat.front.send(
             requests[0], Claim(new.conn, "alice"), requests[1], new.request(candidate(["p"], push("c")))
         )
         assert new.results()[0].committed_id == 2
-        assert [type(m) for m in seat.front.received[3:]] == [
+        assert [type(m) for m in seat.front.received[heard:]] == [
             EventCommitted,
             BatchOutcome,
-            Replaced,
-            Claimed,
+            *answers,
             Dropped,
             EventCommitted,
             BatchOutcome,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -161,3 +162,22 @@ def test_who_gets_the_whole_history(wants: bool, sync: Sync) -> None:
     assert host.asked[0][2] == {}
     host.page(PageResult(1, b"7", 1, 60, False))
     assert "snapshots" not in host.answers[-1]
+
+
+@pytest.mark.req("LIM-07")
+def test_a_refused_sync_costs_the_same_whatever_waits_before_it() -> None:
+    """A client with many names in its queue could hold up everybody by small syncs behind it."""
+
+    def refusal_s(names: int) -> float:
+        catchup = CatchUp(Host(), Settings())
+        for _ in range(17):
+            catchup.start(Sync(0, [f"{number:x}" for number in range(names)]))
+        best = 1.0
+        for _ in range(20):
+            began = time.perf_counter()
+            with pytest.raises(RateLimited):
+                catchup.start(Sync(0, ["p"]))
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    assert refusal_s(450) < 10 * refusal_s(1)

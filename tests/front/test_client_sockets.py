@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from tests.client.running import until
-from unisono.front.client_sockets import ClientSocket, Poll
+from unisono.front.client_sockets import JOINED_BYTES, PASS_S, ClientSocket, Poll
 
 pytestmark = pytest.mark.parametrize("of_the_loop", [False, True], ids=["epoll", "event loop"])
 
@@ -109,6 +111,26 @@ def test_a_client_that_takes_nothing_is_told_of(of_the_loop: bool) -> None:
     play(scenario, of_the_loop=of_the_loop)
 
 
+@pytest.mark.req("LIM-05", "BCAST-03")
+def test_short_writes_that_wait_take_little_more_than_their_bytes(of_the_loop: bool) -> None:
+    async def scenario(one: ClientSocket, notes: Notes, theirs: socket.socket) -> None:
+        one.max_unsent_bytes = 10_000_000
+        while not one.unsent_bytes:
+            one.write(PARTS[0])
+        pongs = [b"%04d" % number for number in range(10_000)]
+        for pong in pongs:
+            one.write(pong)
+        assert one._unsent is not None
+        assert len(one._unsent) <= 2 + sum(map(len, pongs)) / JOINED_BYTES * 2
+        sent = b""
+        while len(sent) < 40_000 or not sent.endswith(pongs[-1]):
+            sent += await taken(theirs, 1)
+        assert sent.endswith(b"".join(pongs))
+        await until(lambda: one.unsent_bytes == 0)
+
+    play(scenario, of_the_loop=of_the_loop)
+
+
 def test_a_close_waits_for_what_is_unsent_and_reads_nothing(of_the_loop: bool) -> None:
     async def scenario(one: ClientSocket, notes: Notes, theirs: socket.socket) -> None:
         one.max_unsent_bytes = 10_000_000
@@ -172,3 +194,46 @@ def test_an_error_ends_only_the_socket_that_it_comes_from(
 
     play(scenario, of_the_loop=of_the_loop)
     assert "socket failed" in caplog.text
+
+
+@pytest.mark.req("LIM-07")
+def test_sockets_take_turns_with_each_other_and_with_the_loop(of_the_loop: bool) -> None:
+    """Each read takes half of a pass, and there is always more to read."""
+    sockets, rounds = 10, 3
+    served: list[int] = []
+    turns: list[int] = []
+
+    class Slow(Notes):
+        number = 0
+
+        def buffer_updated(self, nbytes: int) -> None:
+            super().buffer_updated(nbytes)
+            served.append(self.number)
+            time.sleep(PASS_S / 2)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        poll = Poll(loop, of_the_loop=of_the_loop)
+        pairs = [socket.socketpair() for _ in range(sockets)]
+        for number, (ours, theirs) in enumerate(pairs):
+            one = ClientSocket(ours, ours.fileno(), poll)
+            one.protocol = slow = Slow(poll.buffer)
+            slow.number, one.read_bytes = number, 1
+            poll.add(one.descriptor, one)
+            theirs.send(b"x" * rounds)
+        while len(served) < sockets * rounds:
+            turns.append(len(served))
+            await asyncio.sleep(0)
+        poll.close()
+        await asyncio.sleep(0)
+        for pair in pairs:
+            for end in pair:
+                end.close()
+
+    asyncio.run(main())
+    for start in range(0, sockets * rounds, sockets):
+        assert sorted(served[start : start + sockets]) == list(range(sockets)), (
+            "nobody is served twice before all are"
+        )
+    if not of_the_loop:
+        assert max(after - before for before, after in pairwise(turns)) <= 4

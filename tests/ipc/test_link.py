@@ -9,9 +9,9 @@ import struct
 import pytest
 
 from unisono.ipc import link as links
-from unisono.ipc.channel import FRAME_BYTES_MAX, frame, socket_pair
+from unisono.ipc.channel import FRAME_BYTES_MAX, Unframer, frame, socket_pair
 from unisono.ipc.link import Link
-from unisono.ipc.messages import LogFailed, Message
+from unisono.ipc.messages import AskHead, LogFailed, Message, Release
 
 
 class Ends:
@@ -61,6 +61,74 @@ def test_a_peer_that_takes_nothing_while_more_comes_together_is_given_up(
             await asyncio.sleep(0)
             if ends.lost.is_set():
                 break
+        await ends.expect_end()
+
+    asyncio.run(scenario())
+
+
+# -- messages that nobody waits for --------------------------------------------------------------------------
+
+
+def arrived(ends: Ends) -> list[Message]:
+    """The one frame that has come out at the other end; empty while there is none."""
+    ends.outside.setblocking(False)
+    try:
+        data = ends.outside.recv(1 << 20)
+    except BlockingIOError:
+        return []
+    assert struct.unpack_from("!I", data)[0] == len(data) - 4, "not one frame"
+    return list(Unframer().feed(data))
+
+
+def test_what_nobody_waits_for_goes_with_the_next_message_and_in_order() -> None:
+    async def scenario() -> None:
+        ends = Ends()
+        link = await ends.open()
+        link.send_later(Release(1))
+        await asyncio.sleep(0)
+        assert arrived(ends) == []
+        link.send(AskHead(2))
+        link.send_later(Release(3))
+        await asyncio.sleep(0)
+        assert arrived(ends) == [Release(1), AskHead(2), Release(3)]
+        await asyncio.sleep(2 * links.LATER_S)
+        assert arrived(ends) == []
+        link.close()
+        await ends.expect_end()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_nobody_waits_for_goes_alone_in_the_end(closed: bool) -> None:
+    async def scenario() -> None:
+        ends = Ends()
+        link = await ends.open()
+        link.send_later(Release(1))
+        link.send_later(Release(2))
+        if closed:
+            link.close()
+        ends.outside.settimeout(10)
+        data = await asyncio.to_thread(ends.outside.recv, 1 << 20)
+        assert list(Unframer().feed(data)) == [Release(1), Release(2)]
+        link.close()
+        await ends.expect_end()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.req("LIM-05")
+def test_what_nobody_waits_for_is_bounded() -> None:
+    async def scenario() -> None:
+        ends = Ends()
+        link = await ends.open()
+        releases = [Release(number) for number in range(links.LATER_MESSAGES_MAX)]
+        for release in releases[:-1]:
+            link.send_later(release)
+        assert arrived(ends) == []
+        link.send_later(releases[-1])
+        assert arrived(ends) == releases
+        link.close()
         await ends.expect_end()
 
     asyncio.run(scenario())

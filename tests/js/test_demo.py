@@ -188,6 +188,7 @@ def test_the_history_before_a_snapshot_comes_from_the_server(browser: Browser, d
     ann = window(browser, dev)
     for number in range(3):
         add(ann, f"Old {number}")
+    ann.get_by_label("Title of Old 2").wait_for()  # it is stored as a draft by then
     ann.evaluate("client.caughtUp()")
     done = command("snapshot", "--data", dev.data, "--partition", "demo")
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from random import Random
 
+import apsw
 import orjson
 
 from tests.simulation.clients import ClientWorld, SimulatedClient, random_event
@@ -147,7 +148,7 @@ class CoreClient(SimulatedClient):
         core = self.core
 
         def close() -> None:
-            with suppress(Exception):
+            with suppress(apsw.Error):  # in the middle of a transaction
                 core.store.close(failed=True)
 
         self.disk.crash(close, random)

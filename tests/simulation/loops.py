@@ -20,7 +20,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
-        self.errors: list[dict[str, Any]] = []
+        self._errors: list[dict[str, Any]] = []
 
     def time(self) -> float:
         return self._now()
@@ -58,7 +58,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         pass
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.errors.append(context)
+        self._errors.append(context)
 
     # -- for the simulation ----------------------------------------------------------------------------------
 
@@ -72,13 +72,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._timers[0][0] if self._timers else None
 
     def run_pass(self) -> None:
-        """What one pass of an event loop does: timers that are due, then everything that was ready."""
+        """What one pass of an event loop does: timers that are due, then everything that was ready.
+
+        An event loop logs what a callback raises and goes on, so nobody would know: here it ends the run.
+        """
         while (due := self.next_timer()) is not None and due <= self.time():
             self._ready.append(heapq.heappop(self._timers)[2])
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()
             if not handle.cancelled():
                 self.run(handle._run)
+        if self._errors:
+            context = self._errors.pop(0)
+            raise AssertionError(f"the front: {context['message']}") from context.get("exception")
 
     def run(self, call: Callable[[], Any]) -> Any:
         """Call something as if from within the loop."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from tests.simulation.disk import abandon
 from tests.simulation.loops import SimulatedLoop, simulated_loop
 from unisono.authority.admin_commands import AdminCommands
 from unisono.authority.clock import Clock
@@ -97,7 +97,10 @@ class ServerLife:
         model: Model,
         now: Callable[[], float],
         now_ms: Callable[[], int],
+        *,
+        asks_claims: bool,
     ) -> None:
+        """`asks_claims`: the front asks the authority for claims, as one of several fronts does."""
         self.log = SqliteLog.open(directory)
         self.loop = simulated_loop(now)
         self.settings = settings
@@ -107,8 +110,9 @@ class ServerLife:
         self.reader_wire = Wire("reader", self.loop, self.front._from_reader)
         self.node_wire = Wire("node", self.loop, self.front._from_node)
         self.front._node = self.node_wire.link
-        self.front._requests.authority = self.authority_wire.link
-        self.front._requests.reader = self.reader_wire.link
+        if (wait := self.front._requests._answer_wait) is not None:
+            wait._now = now  # by the real one, no run would be like the one before
+        self.front._requests.connect(self.authority_wire.link, self.reader_wire.link)
         states = States(model, self.log, bytes_max=STATES_BYTES, snapshot_every=4, now_ms=now_ms)
         node_near, node_far = socket_pair()
         reader_node_near, reader_node_far = socket_pair()
@@ -122,6 +126,7 @@ class ServerLife:
             perf=now,
             execute=AdminCommands(settings).execute,
         )
+        self.authority._replica.sole_front = not asks_claims
         self._reader_channel = Channel(self.reader_wire.far, "front 0")
         self.reader = Reader(
             SqliteReader(self.log._connection), Channel(reader_node_far, "node"), [self._reader_channel]
@@ -173,8 +178,4 @@ class ServerLife:
                 coroutine.close()
 
     def close_log(self) -> None:
-        with suppress(Exception):  # on a disk that fails
-            self.log.close()
-        with suppress(Exception):
-            self.log._connection.close(force=True)
-        self.log._lock.release()
+        abandon(self.log)

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from tests.simulation.loops import simulated_loop
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.running import STEPS, Exploration, findings_of, shrunk
 from tests.simulation.scheduler import ReplayChooser
+from unisono.store.sqlite.wal_space import WalSpace
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 2_000
@@ -89,3 +92,20 @@ def test_every_small_schedule_with_one_deviation_or_crash() -> None:
     exploration = Exploration(1)
     assert list(exploration.failures()) == []
     assert exploration.runs > 100
+
+
+def test_an_error_of_the_log_that_no_disk_caused_is_a_finding() -> None:
+    with patch.object(WalSpace, "keep", side_effect=AttributeError("planted")):
+        (finding,) = findings_of(1)
+    assert finding.startswith("StorageError")
+    assert "planted" in finding
+
+
+def test_an_error_in_a_callback_of_the_front_is_a_finding() -> None:
+    def fail() -> None:
+        raise ValueError("planted")
+
+    loop = simulated_loop(lambda: 0.0)
+    loop.call_soon(fail)
+    with pytest.raises(AssertionError, match="fail"):
+        loop.run_pass()

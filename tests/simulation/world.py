@@ -17,7 +17,13 @@ from msgspec import Raw
 
 from tests.simulation.clients import HandClient, ScriptedClient, SimulatedClient
 from tests.simulation.core_client import STORE_FILE, CoreClient
-from tests.simulation.disk import InlineCheckpointer, SimulatedDisk, SimulatedVfs, simulated_disks
+from tests.simulation.disk import (
+    InlineCheckpointer,
+    SimulatedDisk,
+    SimulatedVfs,
+    expect_simulated,
+    simulated_disks,
+)
 from tests.simulation.network import Line
 from tests.simulation.scheduler import Chooser
 from tests.simulation.server import SECRET, ServerLife
@@ -262,9 +268,17 @@ class World:
 
     def start_server(self) -> None:
         try:
-            self.life = ServerLife(self.disk.directory, SETTINGS, self._model, lambda: self.now, self.now_ms)
+            self.life = ServerLife(
+                self.disk.directory,
+                SETTINGS,
+                self._model,
+                lambda: self.now,
+                self.now_ms,
+                asks_claims=self.lives % 2 == 1,
+            )
             self.lives += 1
-        except (StoreUnusable, StorageError):
+        except (StoreUnusable, StorageError) as error:
+            expect_simulated(error)
             self.disk.repair()  # the operator changes the disk
 
     def _step_authority(self) -> None:
@@ -272,7 +286,8 @@ class World:
         assert life is not None
         try:
             life.step_authority()
-        except StorageError:
+        except StorageError as error:
+            expect_simulated(error)
             self.crash(None)
 
     def crash(self, random: Random | None) -> None:

@@ -268,6 +268,8 @@ class Authority:
                 self._out.stage(channel, HeadAnswer(message.ticket, head))
             case Claim():
                 older = self._claims.claim(message.client_id, message.conn)
+                if self._replica.sole_front:
+                    return
                 if older is not None:
                     self._out.stage_for_all(Replaced(older))
                 self._out.stage(channel, Claimed(message.conn, head))

@@ -66,6 +66,8 @@ class Replica:
         self._claims = claims
         self._out = outboxes
         self._node = node
+        self.sole_front = len(outboxes.fronts) == 1 and not cluster.shared
+        """All clients of the log connect to one front, which settles their claims itself."""
 
     def offer(self) -> Offer:
         states = self.states
@@ -76,6 +78,7 @@ class Replica:
             states.model_digest,
             self._identity,
             states.model.claims,
+            self.sole_front,
         )
 
     def adopt(self, states: States) -> None:

@@ -44,19 +44,14 @@ class Ask(msgspec.Struct, frozen=True):
     subscriptions: tuple[str, ...] | None
     since: int
     limit: int
+    size: int
+    """Estimated memory until it is answered."""
     from_snapshots: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every partition that it names."""
         return tuple(dict.fromkeys(self.partitions + (self.subscriptions or ())))
-
-    @property
-    def size(self) -> int:
-        """Estimated memory until it is answered."""
-        return SYNC_BYTES + sum(
-            NAME_BYTES + len(name) for names in (self.partitions, self.subscriptions or ()) for name in names
-        )
 
 
 class OpenCycle(msgspec.Struct, frozen=True):
@@ -214,7 +209,10 @@ class CatchUp:
         from_snapshots = (
             self._host.wants_snapshots and sync.snapshots is not False and not sync.since_committed_id
         )
-        return Ask(partitions, subscriptions, sync.since_committed_id, limit, from_snapshots)
+        size = SYNC_BYTES + sum(
+            NAME_BYTES + len(name) for names in (partitions, subscriptions or ()) for name in names
+        )
+        return Ask(partitions, subscriptions, sync.since_committed_id, limit, size, from_snapshots)
 
     def _check_room(self, added: tuple[str, ...]) -> None:
         """SYNC-11 adds subscriptions with each sync; together they have the bound of a set sent at once (LIM-05)."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import select
 import socket
+import time
 from abc import abstractmethod
 from collections import deque
 from typing import Final, Protocol
@@ -20,7 +21,13 @@ READ_BYTES: Final = 64 * 1024
 """Read at once from a socket."""
 
 EVENTS_PER_PASS: Final = 256
-"""Sockets served before the event loop does something else; the others are served in its next pass."""
+PASS_S: Final = 0.02
+"""Sockets served before the event loop does something else, and for how long; the others are first in its next
+pass. So answers of the authority and timers do not wait for all who have something to read."""
+
+JOINED_BYTES: Final = 4 * 1024
+"""What is unsent and shorter is joined with what follows: as an object of its own, a pong takes forty times its two
+bytes, and the bound on what is unsent counts bytes."""
 
 READABLE: Final = 1
 WRITABLE: Final = 4
@@ -53,17 +60,19 @@ class Poll:
         self.buffer = memoryview(bytearray(READ_BYTES))
         """For all sockets: each read is consumed before the next one."""
         self._sockets: dict[int, PolledSocket] = {}
+        self._unserved: list[tuple[int, int]] = []
+        """Descriptors and events that the last pass had no time for."""
         self._epoll: select.epoll | None = None
         if hasattr(select, "epoll") and not of_the_loop:
             self._epoll = select.epoll()
             loop.add_reader(self._epoll.fileno(), self._serve)
 
     def add(self, descriptor: int, polled: PolledSocket) -> None:
-        self._sockets[descriptor] = polled
         if self._epoll is not None:
             self._epoll.register(descriptor, READABLE)
         else:
             self.loop.add_reader(descriptor, self._serve_one, descriptor, READABLE)
+        self._sockets[descriptor] = polled
 
     def watch(self, descriptor: int, events: int) -> None:
         """Watch for these events from now on."""
@@ -99,16 +108,21 @@ class Poll:
 
     def _serve(self) -> None:
         assert self._epoll is not None
-        sockets = self._sockets
-        for descriptor, events in self._epoll.poll(0, EVENTS_PER_PASS):
+        sockets, now = self._sockets, time.monotonic
+        ready, self._unserved = self._unserved or self._epoll.poll(0, EVENTS_PER_PASS), []
+        until = now() + PASS_S
+        for place, (descriptor, events) in enumerate(ready, 1):
             polled = sockets.get(descriptor)
-            # None: closed in this pass. Another socket may have its descriptor by now; that one finds nothing to do.
+            # None: closed since. Another socket may have its descriptor by now; that one finds nothing to do.
             if polled is not None:
                 try:
                     polled.on_ready(events)
                 except Exception:  # one socket's error must not end the others (ERR-03)
                     log.exception("socket failed")
                     polled.abort()
+            if now() > until:
+                self._unserved = ready[place:]
+                return
 
     def _serve_one(self, descriptor: int, events: int) -> None:
         polled = self._sockets.get(descriptor)
@@ -145,6 +159,7 @@ class ClientSocket:
 
     Invariants: `_unsent` is None, or has something that the client has not taken; while it has, the poll watches for
     room. Once `_closing`, nothing is read and nothing more is to be sent. `_socket` is None once it is closed.
+    `read_bytes` are read at once, at most what the buffer has.
     """
 
     __slots__ = (
@@ -156,6 +171,7 @@ class ClientSocket:
         "descriptor",
         "max_unsent_bytes",
         "protocol",
+        "read_bytes",
         "unsent_bytes",
     )
 
@@ -169,7 +185,7 @@ class ClientSocket:
         self._closing = False
         self.descriptor = descriptor
         self.unsent_bytes = 0
-        self.max_unsent_bytes = READ_BYTES
+        self.max_unsent_bytes = self.read_bytes = READ_BYTES
 
     def on_ready(self, events: int) -> None:
         if events != WRITABLE:
@@ -183,7 +199,7 @@ class ClientSocket:
         if sock is None:
             return
         try:
-            size = sock.recv_into(self.buffer, 0, WITHOUT_WAITING)
+            size = sock.recv_into(self.buffer, self.read_bytes, WITHOUT_WAITING)
         except BlockingIOError:
             return
         except OSError:
@@ -203,8 +219,12 @@ class ClientSocket:
         sock = self._socket
         if sock is None or self._closing:
             return
-        if self._unsent is not None:
-            self._unsent.append(data)
+        unsent = self._unsent
+        if unsent is not None:
+            if len(unsent[-1]) + len(data) <= JOINED_BYTES:
+                unsent[-1] = bytes(unsent[-1]) + data
+            else:
+                unsent.append(data)
             self.unsent_bytes += len(data)
         else:
             try:
@@ -230,10 +250,14 @@ class ClientSocket:
             self._close_when_sent()
 
     def abort(self) -> None:
-        """Close the socket now; its protocol hears of it in the next pass of the event loop."""
+        """Close the socket now; its protocol hears of it in the next pass of the event loop.
+
+        That is the protocol which it has then: a connection whose answer to the upgrade could not be written any more
+        takes over after this.
+        """
         if self._socket is not None:
             self._release()
-            self._poll.loop.call_soon(self.protocol.connection_lost)
+            self._poll.loop.call_soon(self._tell_lost)
 
     def _close_when_sent(self) -> None:
         self._closing = True
@@ -265,6 +289,9 @@ class ClientSocket:
         if self._socket is not None:
             self._release()
             self.protocol.connection_lost()
+
+    def _tell_lost(self) -> None:
+        self.protocol.connection_lost()
 
     def _release(self) -> None:
         sock, self._socket = self._socket, None

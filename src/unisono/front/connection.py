@@ -8,9 +8,15 @@ from typing import TypeVar
 
 from unisono.front.auth.verify import Identity
 from unisono.front.catchup import CatchUp
+from unisono.front.client_sockets import READ_BYTES
 from unisono.front.connecting import Connecting
 from unisono.front.deadlines import Deadlines
-from unisono.front.early_messages import MAX_UNVERIFIED_BYTES
+from unisono.front.early_messages import (
+    MAX_UNVERIFIED_BYTES,
+    MAX_UNVERIFIED_UNSENT_BYTES,
+    REFUSED_READ_BYTES,
+    UNVERIFIED_READ_BYTES,
+)
 from unisono.front.history_requests import HistoryRequests
 from unisono.front.hub import message_frame
 from unisono.front.intake import Intake
@@ -103,6 +109,7 @@ class ClientConnection(WebSocket):
     # -- the socket ----------------------------------------------------------------------------------------
 
     def on_open(self) -> None:
+        self._lend_little(UNVERIFIED_READ_BYTES)
         if not self.owner.admit(self):
             self.leave(CloseCode.OVERLOAD, "too many connections")
             return
@@ -157,9 +164,22 @@ class ClientConnection(WebSocket):
                     else:
                         self._perform(effect)
             except WireError as error:
+                if isinstance(error, BadRequest):
+                    self._read_less()
                 self._refuse(error)
         except Exception:
             self.fail_unexpected()
+
+    def _read_less(self) -> None:
+        """Something that is no message has come: others are served more often from now on (LIM-07)."""
+        if self.session.state is SessionState.AWAIT_CONNECT:
+            self._lend_little(REFUSED_READ_BYTES)
+        else:
+            self.lend(UNVERIFIED_READ_BYTES, self._settings.max_send_buffer_bytes)
+
+    def _lend_little(self, read_bytes: int) -> None:
+        """The client is not verified yet (LIM-05)."""
+        self.lend(read_bytes, min(MAX_UNVERIFIED_UNSENT_BYTES, self._settings.max_send_buffer_bytes))
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -233,7 +253,8 @@ class ClientConnection(WebSocket):
             self.sees_authors = IDENTITY in extensions
             self.sees_presence = PRESENCE in extensions
             self.takes_whole_batches = ATOMIC in extensions
-        self.services.requests.claim(self.number, identity.client_id, on_claimed)
+        claims = self.services.requests.claims
+        claims.claim(self.number, identity.client_id, self.owner.replace, on_claimed)
 
     def connected(self, identity: Identity, profile: str, head: int) -> None:
         """The client_id is this connection's: tell the client, and take what it has sent since."""
@@ -243,6 +264,7 @@ class ClientConnection(WebSocket):
         assert offer is not None, "a connection is closed when the offer is withdrawn"
         self.session.verified(identity.client_id, profile)
         self.max_message_bytes = self._settings.max_message_bytes
+        self.lend(READ_BYTES, self._settings.max_send_buffer_bytes)
         payload = self.services.connected_answers.payload(self, offer, identity, head, now_ms())
         self.send_message("connected", payload)
         self._deadlines.verified()
@@ -323,7 +345,7 @@ class ClientConnection(WebSocket):
         if self.history is not None:
             self.history.give_up(self)
         if self.identity is not None:
-            self.services.requests.release(self.number)
+            self.services.requests.release(self.number, self.identity.client_id)
             self.identity = self.intake = None
         self.in_flight_items = 0
 

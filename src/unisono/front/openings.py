@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -57,7 +58,7 @@ class Openings:
         self._room = room
         self._counters = counters
         self._on_left = on_left
-        self._sockets: dict[ClientSocket, float] = {}
+        self._sockets: OrderedDict[ClientSocket, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -97,7 +98,8 @@ class Openings:
     def _cut_late(self) -> None:
         """Whoever has not upgraded in time is closed without an answer."""
         self._timer = None
-        for late, until in list(self._sockets.items()):
+        while self._sockets:
+            late, until = next(iter(self._sockets.items()))
             if until > self._loop.time():
                 self._timer = self._loop.call_at(until, self._cut_late)
                 break
@@ -196,12 +198,16 @@ class Listener:
                 if error.errno not in OUT_OF_RESOURCES:
                     log.exception("socket not accepted")
                     return
-                log.error("socket not accepted: %s", error.strerror, extra={"errno": error.errno})
-                self._pause()
+                self._pause(error)
                 return
             opened = ClientSocket(accepted, descriptor, poll)
             opening = opened.protocol = PendingUpgrade(opened, self._answer, openings)
-            poll.add(descriptor, opened)
+            try:
+                poll.add(descriptor, opened)
+            except OSError as error:  # too many sockets are watched by this user, or there is no memory
+                accepted.close()
+                self._pause(error)
+                return
             try:
                 opened.read()  # most requests come with the connection
             except Exception:
@@ -210,15 +216,21 @@ class Listener:
             if opening.waits:
                 openings.add(opened)
 
-    def _pause(self) -> None:
+    def _pause(self, error: OSError) -> None:
+        log.error("socket not accepted: %s", error.strerror, extra={"errno": error.errno})
         self._waits = True
         self._poll.remove(self._socket.fileno())
         self._poll.loop.call_later(ACCEPT_AGAIN_S, self._go_on)
 
     def _go_on(self) -> None:
-        if not self._closed:
-            self._waits = False
+        if self._closed:
+            return
+        try:
             self._poll.add(self._socket.fileno(), self)
+        except OSError:  # still; it is said with the next socket
+            self._poll.loop.call_later(ACCEPT_AGAIN_S, self._go_on)
+        else:
+            self._waits = False
 
 
 def _acceptor(sock: socket.socket) -> Callable[[], tuple[socket.SocketType, int]]:

@@ -25,7 +25,7 @@ FULL_RETRY_MS: Final = 5_000
 
 
 class OwnPresence:
-    """The partitions in which a connection is present. Made with its first message."""
+    """The partitions in which a connection is present, or was until it expired. Made with its first message."""
 
     __slots__ = ("_allowance", "_allowed_at", "_partitions", "_per_s")
 
@@ -62,12 +62,13 @@ class OwnPresence:
             if message.ttl_ms <= 0:
                 raise BadRequest("ttl_ms must be above 0")
             ttl_s = min(ttl_s, message.ttl_ms / 1000)
-        if partition not in self._partitions:
+        if partition not in self._partitions and len(self._partitions) >= MAX_OWN_PARTITIONS:
+            self._forget_expired(connection, identity.client_id)
             if len(self._partitions) >= MAX_OWN_PARTITIONS:
                 raise RateLimited(f"present in more than {MAX_OWN_PARTITIONS} partitions", FULL_RETRY_MS)
-            if not services.presence.room_for(partition, identity.client_id):
-                raise RateLimited("too many are present in this partition", FULL_RETRY_MS)
-            self._partitions[partition] = None
+        if not services.presence.room_for(partition, identity.client_id):
+            raise RateLimited("too many are present in this partition", FULL_RETRY_MS)
+        self._partitions[partition] = None
         services.presence.change(
             PresenceChange(
                 partition, identity.client_id, str(connection.number), identity.user_id, value, ttl_s
@@ -82,6 +83,11 @@ class OwnPresence:
                 connection.services.presence.change(
                     PresenceChange(partition, identity.client_id, str(connection.number))
                 )
+
+    def _forget_expired(self, connection: ClientConnection, client_id: str) -> None:
+        """What was not said again in time is gone, and another connection may speak for the client by now."""
+        presence, owner = connection.services.presence, str(connection.number)
+        self._partitions = {name: None for name in self._partitions if presence.says(owner, client_id, name)}
 
     @property
     def partitions(self) -> tuple[str, ...]:

@@ -104,6 +104,12 @@ class PresenceRooms:
         full = room is not None and len(room.present) >= MAX_PARTITION_PRESENCES
         return not full and self.count < MAX_PRESENCES
 
+    def says(self, owner: str, client_id: str, partition: str) -> bool:
+        """Whether what a connection said for its client in a partition is still there."""
+        room = self._rooms.get(partition)
+        known = None if room is None else room.present.get(client_id)
+        return known is not None and known.owner == owner
+
     def change(self, change: PresenceChange) -> None:
         """A change by a connection of this front; the others are told with the next message."""
         if self._apply(change):
@@ -152,11 +158,11 @@ class PresenceRooms:
                 known.timer = self._timers.at(
                     expires_at, self._expiring(change.partition, change.client_id, known)
                 )
-            elif (known.owner, known.value) == (change.owner, change.value):
-                known.expires_at = expires_at  # said again, to stay
-                return True
-            known.owner, known.user_id = change.owner, change.user_id
-            known.value, known.expires_at = change.value, expires_at
+            else:
+                self._expire_at(known, change, expires_at)
+                if (known.owner, known.value) == (change.owner, change.value):
+                    return True  # said again, to stay
+            known.owner, known.user_id, known.value = change.owner, change.user_id, change.value
         room.changed[change.client_id] = None
         self._tell(change.partition)
         return True
@@ -167,6 +173,15 @@ class PresenceRooms:
         if presence.timer is not None:
             self._timers.cancel(presence.timer)
             presence.timer = None
+
+    def _expire_at(self, known: PresentClient, change: PresenceChange, expires_at: float) -> None:
+        """Its timer follows an end that is put off by itself, when it fires; one that comes sooner has a new one."""
+        if expires_at < known.expires_at and known.timer is not None:
+            self._timers.cancel(known.timer)
+            known.timer = self._timers.at(
+                expires_at, self._expiring(change.partition, change.client_id, known)
+            )
+        known.expires_at = expires_at
 
     def _expiring(
         self, partition: str, client_id: str, presence: PresentClient

@@ -10,6 +10,7 @@ from itertools import count
 from unisono.config import Settings
 from unisono.front.answer_wait import AnswerWait
 from unisono.front.backpressure import RETRY_MS, Queued
+from unisono.front.claims import Claims
 from unisono.front.event_times import WATCH_S, EventTimes, EventWatch
 from unisono.front.rates import RateLimiter
 from unisono.front.submit_traces import SubmitTraces
@@ -17,13 +18,10 @@ from unisono.ipc.cores import usable_cores
 from unisono.ipc.link import Link
 from unisono.ipc.messages import (
     AskHead,
-    Claim,
-    Claimed,
     EventCommitted,
     HeadAnswer,
     PresenceChange,
     PresenceChanges,
-    Release,
     Submit,
 )
 from unisono.ipc.page_messages import AskNewest, AskPage, CancelPage, PageFailed, PageResult
@@ -57,28 +55,19 @@ class FrontRequests:
         self._rates = RateLimiter(settings.rate_events_per_s, settings.rate_burst_events)
         self._now = loop.time
         self._tickets = count(1)
-        self._claims: dict[int, Callable[[int], None]] = {}
+        self.claims = Claims()
         self._heads: dict[int, Callable[[int], None]] = {}
         self._pages: dict[int, Callable[[PageResult | None], None]] = {}
 
-    # -- the claim of a client_id --------------------------------------------------------------------------
+    def connect(self, authority: Link, reader: Link) -> None:
+        self.authority = self.claims.authority = authority
+        self.reader = reader
 
-    def claim(self, conn: int, client_id: str, on_claimed: Callable[[int], None]) -> None:
-        """Claim a client_id for a connection; `on_claimed` gets the head of the log."""
-        self._claims[conn] = on_claimed
-        self.authority.send(Claim(conn, client_id))
-
-    def release(self, conn: int) -> None:
-        self.authority.send(Release(conn))
+    def release(self, conn: int, client_id: str) -> None:
+        """A connection gives up its client_id, and nobody waits for its answers any more."""
+        self.claims.release(conn, client_id)
         if self.traces is not None:
             self.traces.forget(conn)
-
-    def forget_claim(self, conn: int) -> None:
-        self._claims.pop(conn, None)
-
-    def claimed(self, message: Claimed) -> None:
-        if (on_claimed := self._claims.pop(message.conn, None)) is not None:
-            on_claimed(message.head)
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -187,4 +176,4 @@ class FrontRequests:
         if self.watch is not None:
             self.watch.forget_all()
         self._heads.clear()
-        self._claims.clear()
+        self.claims.drop_requests()

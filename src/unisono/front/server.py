@@ -78,6 +78,7 @@ class Front:
         self._services = FrontServices.create(settings, verifier, access)
         self._loop = self._services.loop
         self._requests = self._services.requests
+        self._claims = self._requests.claims
         self._counters = self._services.counters
         self._hub = self._services.hub
         self.offer: Offer | None = None
@@ -114,12 +115,11 @@ class Front:
         self._sockets = listening
         self._poll = Poll(self._loop)
         self._node = await Link.open(node, "node", self._from_node, lambda: self._exit(0))
-        self._requests.reader = await Link.open(
-            reader, "reader", self._from_reader, lambda: self._lost("reader")
-        )
-        self._requests.authority = await Link.open(
+        to_reader = await Link.open(reader, "reader", self._from_reader, lambda: self._lost("reader"))
+        to_authority = await Link.open(
             authority, "authority", self._from_authority, lambda: self._lost("authority")
         )
+        self._requests.connect(to_authority, to_reader)
 
     def _accept_clients(self) -> None:
         for sock in self._sockets:
@@ -135,7 +135,7 @@ class Front:
         opened.write(answer)
         connection = self._new_connection()
         self._openings.upgraded(opened)
-        connection.open(opened, self._settings.max_send_buffer_bytes)
+        connection.open(opened)
         if more:
             connection.on_early_frames()
 
@@ -160,10 +160,16 @@ class Front:
 
     def forget(self, connection: ClientConnection) -> None:
         self._connections.pop(connection.number, None)
-        self._requests.forget_claim(connection.number)
+        self._claims.forget(connection.number)
         self._socket_left()
         if self.draining and not self._connections:
             self._exit(0)
+
+    def replace(self, number: int) -> None:
+        replaced = self._connections.get(number)
+        if replaced is not None:
+            reason = "a newer connection has this client_id"
+            replaced.guard(lambda: replaced.leave(CloseCode.REPLACED, reason))
 
     def flush_later(self, connection: ClientConnection) -> None:
         """Everything that one pass of the event loop sends to a connection goes out in one write.
@@ -193,6 +199,7 @@ class Front:
     def _from_authority(self, message: Message) -> None:
         match message:
             case EventCommitted():
+                self._claims.head = message.committed_id
                 if message.answers:
                     self._answer(message.origin, "event_committed", message.payload)
                 if self._requests.traces is None and self._requests.watch is None:
@@ -213,13 +220,12 @@ class Front:
             case HeadAnswer():
                 self._requests.head_answered(message)
             case Claimed():
-                self._requests.claimed(message)
+                self._claims.claimed(message)
             case Replaced():
-                replaced = self._connections.get(message.conn)
-                if replaced is not None:
-                    replaced.leave(CloseCode.REPLACED, "a newer connection has this client_id")
+                self.replace(message.conn)
             case Offer():
                 self.offer = message
+                self._claims.offered(message)
                 if not self._accepting:
                     self._accepting = True
                     self._accept_clients()

@@ -99,6 +99,10 @@ class ConnectionOwner(Protocol):
 
     def forget(self, connection: ClientConnection) -> None: ...
 
+    def replace(self, number: int) -> None:
+        """Close a connection: a newer one has its client_id."""
+        ...
+
     def flush_later(self, connection: ClientConnection) -> None:
         """Call `flush` of this connection at the end of this pass of the event loop."""
         ...

@@ -64,12 +64,17 @@ class WebSocket(ABC):
         self._close_sent = False
         self._ignores_messages = False
 
-    def open(self, upgraded: ClientSocket, max_unsent_bytes: int) -> None:
+    def open(self, upgraded: ClientSocket) -> None:
         """The upgrade is answered: from now on the frames of the socket are read."""
         self._socket = upgraded
-        upgraded.max_unsent_bytes = max_unsent_bytes
         upgraded.protocol = FrameReader(self, upgraded.buffer)
         self.on_open()
+
+    def lend(self, read_bytes: int, max_unsent_bytes: int) -> None:
+        """From now on so much is read at once, and so much may be unsent."""
+        if self._socket is not None:
+            self._socket.read_bytes = read_bytes
+            self._socket.max_unsent_bytes = max_unsent_bytes
 
     @property
     def unsent_bytes(self) -> int:
@@ -214,10 +219,10 @@ class WebSocket(ABC):
             fault = CloseCode.PROTOCOL_ERROR
         if fault is not None and not self._leaving:
             self.leave(fault, "the close frame is not valid")
-        self.on_peer_closed()
         if not self._close_sent:
             self.flush()
             self._send_close(payload[:2] or b"\x03\xe8")
+        self.on_peer_closed()  # behind all that is written: whatever is unsent now has a time limit
         if self._socket is not None:
             self._socket.close()
 

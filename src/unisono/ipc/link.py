@@ -16,6 +16,10 @@ logger = logging.getLogger("unisono.node")
 UNSENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """More than the limits of a front let it ask at once, and more than any admin command carries."""
 
+LATER_S: Final = 0.05
+LATER_MESSAGES_MAX: Final = 256
+"""How long messages that nobody waits for are kept back, and how many."""
+
 
 class Link(asyncio.Protocol):
     """Calls `receive` for each message that arrives, and sends the messages of one event loop pass as one frame.
@@ -30,6 +34,9 @@ class Link(asyncio.Protocol):
         self._lost = lost
         self._unframer = Unframer()
         self._outbox: list[Message] = []
+        self._flushing = False
+        """Whether the outbox is sent at the end of this pass."""
+        self._later: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -43,9 +50,21 @@ class Link(asyncio.Protocol):
         return link
 
     def send(self, message: Message) -> None:
-        if not self._outbox:
+        if not self._flushing:
+            self._flushing = True
             self._loop.call_soon(self._flush)
         self._outbox.append(message)
+
+    def send_later(self, message: Message) -> None:
+        """Send a message that nobody waits for, and that is not worth waking the peer for.
+
+        It goes with the next message, in the order of sending, or after LATER_S.
+        """
+        if self._later is None and not self._flushing:
+            self._later = self._loop.call_later(LATER_S, self._flush)
+        self._outbox.append(message)
+        if len(self._outbox) >= LATER_MESSAGES_MAX:
+            self._flush()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -68,6 +87,10 @@ class Link(asyncio.Protocol):
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
+        self._flushing = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         transport = self._transport
         if not outbox or transport is None or transport.is_closing():
             return

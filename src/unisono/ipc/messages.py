@@ -18,7 +18,10 @@ MAINTENANCE_COMMANDS: Final = ("archive", "prune", "snapshots", "erase", "reclai
 
 
 class Claim(ChannelStruct, frozen=True):
-    """Connection `conn` becomes the one connection of `client_id` (CONN-05)."""
+    """Connection `conn` becomes the one connection of `client_id` (CONN-05).
+
+    Answered by Claimed, unless the Offer says that this front settles its claims itself.
+    """
 
     conn: int
     client_id: str
@@ -108,6 +111,8 @@ class Offer(ChannelStruct, frozen=True):
     log: LogIdentity | None = None
     claims: tuple[str, ...] = ()
     """Claims of tokens that the model asks for: they are stored with events."""
+    sole_front: bool = False
+    """All clients of the log connect to this front: it settles their claims and only tells the authority of them."""
 
 
 class RevokedName(msgspec.Struct, frozen=True, array_like=True):

@@ -37,6 +37,10 @@ MAX_PROGRESS_LINES: Final = 16
 """Lines of a reload's progress that wait to be sent; more are left out."""
 
 
+SHUTDOWN_S: Final = 2.0
+"""How long the end of the node waits for a request that is under way, or that comes only half. Those to a process
+that has ended are answered before."""
+
 MAX_REVOKED_S: Final = 10 * 366 * 86_400
 """Longest time for which somebody can be refused."""
 
@@ -99,7 +103,7 @@ class AdminServer:
             app.router.add_post(f"/orders/{command}", self._guarded(partial(self._maintain, command)))
         if extend is not None:
             extend(app)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self, sock: socket.socket) -> None:
         await self._runner.setup()
@@ -142,7 +146,7 @@ class AdminServer:
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def guarded(request: web.Request) -> web.StreamResponse:
             given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self._host.admin_token.encode()):
+            if not hmac.compare_digest(given.encode("utf-8", "replace"), self._host.admin_token.encode()):
                 return web.json_response({"error": "an admin command needs the admin token"}, status=401)
             return await handler(request)
 
@@ -203,7 +207,7 @@ class AdminServer:
 
     async def _connections(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "1000")
-        if not limit.isdigit() or not 0 < int(limit) <= MAX_CONNECTIONS_LISTED:
+        if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit) <= MAX_CONNECTIONS_LISTED:
             return web.json_response({"error": f"limit: 1 to {MAX_CONNECTIONS_LISTED}"}, status=400)
         try:
             found = await self._host.connections(int(limit))

@@ -50,7 +50,7 @@ VOLATILE_FILE_SYSTEMS: Final = ("tmpfs", "ramfs", "overlay")
 """What is written there is gone with the machine's memory or with the container."""
 
 FREE_BAD_BYTES: Final = 256 << 20
-"""The write-ahead log alone may take 64 MiB; a server whose disk is full stops."""
+"""The write-ahead log alone may take 192 MiB; a server whose disk is full stops."""
 
 FREE_LOW_BYTES: Final = 2 << 30
 

@@ -91,7 +91,8 @@ class Supervisor:
         self._links: dict[str, Link] = {}
         self._ready: set[str] = set()
         self._tickets = count(1)
-        self._answers: dict[int, asyncio.Future[Stats | CommandResult]] = {}
+        self._answers: dict[int, tuple[str, asyncio.Future[Stats | CommandResult]]] = {}
+        """Who is asked, and what waits for the answer."""
         self._given_up: set[str] = set()
         self._stopping = False
         self._changed = asyncio.Event()
@@ -237,7 +238,7 @@ class Supervisor:
             raise ConnectionError(f"{role} has not started yet")
         ticket = next(self._tickets)
         future: asyncio.Future[Stats | CommandResult] = asyncio.get_running_loop().create_future()
-        self._answers[ticket] = future
+        self._answers[ticket] = role, future
         try:
             link.send(message(ticket))
             return await asyncio.wait_for(future, timeout_s)
@@ -252,7 +253,7 @@ class Supervisor:
                 self._ready.add(role)
                 self._changed.set()
             case Stats() | CommandResult():
-                future = self._answers.get(message.ticket)
+                _, future = self._answers.get(message.ticket, (role, None))
                 if future is not None and not future.done():
                     future.set_result(message)
             case ListConnections() | ListedConnections():
@@ -274,6 +275,9 @@ class Supervisor:
 
     def _on_lost(self, role: str) -> None:
         self._links.pop(role, None)
+        for asked, future in self._answers.values():  # the end of the node waits for who waits for them
+            if asked == role and not future.done():
+                future.set_exception(ConnectionError(f"{role} is gone"))
         if role == "authority" and not self._stopping:
             self._calls.ended(time.monotonic(), now_ms())
         self._fail(f"{role} ended unexpectedly", {"child": role})

@@ -27,7 +27,8 @@ def test_what_one_takes_back_is_seen_on_the_other_node(tmp_path: Path, database:
                 await until(lambda: ben.view("p") == ann.view("p"))
                 await ann.undo()
                 await until(lambda: ben.view("p") == ann.view("p"))
-                await ben.tree("outline").update("a", {"title": "B"})
+                draft = await ben.tree("outline").update("a", {"title": "B"})
+                await draft.settled(WAIT_S)  # Ann may hear of it before Ben has his answer
                 await until(lambda: ben.view("p") == ann.view("p"))
                 with pytest.raises(UndoRefused) as refused:
                     await ann.undo()  # it would take away what Ben has done since

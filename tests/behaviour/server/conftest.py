@@ -38,16 +38,25 @@ def who() -> str:
     return f"client-{next(_names)}"
 
 
+SMALL = (
+    "--access-default", "allow", "--max-message-bytes", str(MESSAGE_BYTES_MAX),
+    "--max-batch-size", "5", "--max-in-flight-drafts", "8", "--max-queued-syncs", "2",
+    "--max-queue-events", "12", "--sync-limit-min", "2", "--sync-limit-max", "3", "--max-json-depth", "10",
+    "--max-subscriptions", "3",
+)  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Every limit small."""
-    data = tmp_path_factory.mktemp("small") / "data"
-    with running(
-        data, "--access-default", "allow", "--max-message-bytes", str(MESSAGE_BYTES_MAX),
-        "--max-batch-size", "5", "--max-in-flight-drafts", "8", "--max-queued-syncs", "2",
-        "--max-queue-events", "12", "--sync-limit-min", "2", "--sync-limit-max", "3", "--max-json-depth", "10",
-        "--max-subscriptions", "3",
-    ) as started:  # fmt: skip
+    with running(tmp_path_factory.mktemp("small") / "data", *SMALL) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def small_two_fronts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Every limit small, and fronts that ask the authority at each connect."""
+    with running(tmp_path_factory.mktemp("small") / "data", *SMALL, "--fronts", "2") as started:
         yield started
 
 

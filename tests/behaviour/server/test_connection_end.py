@@ -24,7 +24,8 @@ WINDOWS_S = (0.4, 3.0, 20.0)
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Server]]:
-    place, options = tmp_path_factory.mktemp("hasty"), ("--handshake-timeout-s", "{}")
+    """Two fronts, which ask the authority at each connect."""
+    place, options = tmp_path_factory.mktemp("hasty"), ("--handshake-timeout-s", "{}", "--fronts", "2")
     with running_by_window(place, "--model", "open", "--access-default", "allow", *options) as started:
         yield started
 

@@ -8,84 +8,26 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.behaviour.server.embedded import Embedded, connections_in_memory, nothing_collected
-from tests.behaviour.server.harness import SECRET, Server, item, running, set_event
+from tests.behaviour.server.harness import SECRET, item, running, set_event
 from tests.behaviour.server.pressure import (
     BINARY,
     UPGRADE,
     RawSocket,
-    authority_stopped,
     padded,
     private_kib,
-    rate_limited,
-    settled,
 )
 from tests.client.running import until as until_then
 from tests.waiting import until
 from unisono.front.auth.sources import JwksUrl
 from unisono.front.auth.verify import sign_token
 from unisono.front.timers import MAX_CANCELLED, Timers
-
-LARGE = set_event("x", "y" * 600_000)
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One large message and a bit more may wait for judgement."""
-    data: Path = tmp_path_factory.mktemp("narrow") / "data"
-    with running(data, "--access-default", "allow", "--max-queue-bytes", str(1024 * 1024)) as started:
-        yield started
-
-
-# -- what is queued counts until it is taken -----------------------------------------------------------------
-
-
-@pytest.mark.req("LIM-05")
-def test_closing_a_connection_makes_no_room_in_the_queue(narrow: Server, who: str, part: str) -> None:
-    with narrow.client(f"{who}-0") as first, narrow.client(f"{who}-1") as second:
-        with authority_stopped(narrow):
-            first.send("submit_event", item([part], LARGE))
-            settled(first)
-            first.close()
-            for _ in range(3):
-                second.send("submit_event", item([part], LARGE))
-                rate_limited(second)
-        second.send("submit_event", item([part], set_event("x", "small")))
-        second.expect("event_committed")
-        second.send("submit_event", item([part], LARGE))  # what was queued is done with
-        second.expect("event_committed")
-        assert len(second.history([part])) == 3
-    until(lambda: narrow.metric("unisono_in_flight_bytes") == 0, "something still counts as queued")
-    assert narrow.metric("unisono_in_flight_items") == 0
-
-
-@pytest.mark.req("LIM-05", "CONN-05")
-def test_what_a_replaced_connection_has_queued_is_given_back(narrow: Server, who: str, part: str) -> None:
-    with narrow.client(who) as older, narrow.client(f"{who}-b") as other, narrow.peer() as newer:
-        with authority_stopped(narrow):
-            newer.send(
-                "connect",
-                {"token": narrow.token(who), "client_id": who, "supported_profiles": ["compatibility"]},
-            )
-            for _ in range(3):  # by then the front has read the connect and verified its token
-                settled(other)
-            older.send("submit_event", item([part], LARGE))
-            settled(older)
-            other.send("submit_event", item([part], LARGE))
-            rate_limited(other)
-        older.expect_close(4003)
-        newer.expect("connected")
-        other.send("submit_event", item([part], LARGE))
-        other.expect("event_committed")
-        assert [event["client_id"] for event in other.history([part])] == [f"{who}-b"]
-    until(lambda: narrow.metric("unisono_in_flight_bytes") == 0, "something still counts as queued")
-
 
 # -- a dead connection holds nothing -------------------------------------------------------------------------
 

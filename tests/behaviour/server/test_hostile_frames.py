@@ -59,9 +59,9 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_comes(server: Serv
 
 
 @pytest.mark.req("CONN-02", "LIM-05")
-def test_what_is_held_behind_a_connect_is_bounded_in_bytes(server: Server, who: str) -> None:
-    with authority_stopped(server), server.peer() as peer:
-        peer.send("connect", {"token": server.token(who), "client_id": who})
+def test_what_is_held_behind_a_connect_is_bounded_in_bytes(two_fronts: Server, who: str) -> None:
+    with authority_stopped(two_fronts), two_fronts.peer() as peer:
+        peer.send("connect", {"token": two_fronts.token(who), "client_id": who})
         for _ in range(3):
             peer.raw(padded(peer, 30_000))
         peer.expect_close(4006)

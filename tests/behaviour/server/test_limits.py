@@ -157,7 +157,10 @@ def test_syncs_wait_their_turn_in_a_bounded_queue(small: Server, who: str, part:
 
 
 @pytest.mark.req("LIM-05", "CONN-10")
-def test_messages_behind_an_unanswered_connect_are_held_in_a_bounded_queue(small: Server, who: str) -> None:
+def test_messages_behind_an_unanswered_connect_are_held_in_a_bounded_queue(
+    small_two_fronts: Server, who: str
+) -> None:
+    small = small_two_fronts
     with small.peer() as patient, small.peer() as flooding, small.peer() as heavy:
         with authority_stopped(small):
             for peer, client_id in ((patient, who), (flooding, f"{who}-b"), (heavy, f"{who}-c")):

@@ -283,6 +283,7 @@ def test_the_order_needs_the_admin_token(modelled: Modelled, who: str, part: str
         {"Authorization": "Bearer "},
         {"Authorization": "Bearer wrong"},
         {"Authorization": f"Bearer {token}x"},
+        {"Authorization": "Bearer \xff"},  # no UTF-8
         {"Authorization": f"Bearer {modelled.server.token(who)}"},  # a client's own is no admin token
     ]
     with modelled.client(who) as peer:

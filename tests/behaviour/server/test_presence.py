@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.behaviour.server.harness import Closed, Peer, Server, running, set_event
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 from unisono.front.presence import MAX_OWN_PARTITIONS
 from unisono.store.sqlite.reader import SqliteReader
 
@@ -155,6 +155,34 @@ def test_it_expires_unless_it_is_said_again(node: Server, part: str) -> None:
             say(ann, part, 1, ttl_ms=400)
         ben.expect_quiet()  # said again: it stays, and nobody is told anything new
         seen(ben, state, lambda now: now == {})
+
+
+@pytest.mark.req("EXT-06")
+@pytest.mark.parametrize("value", [1, 2], ids=["said again", "another value"])
+def test_the_last_time_given_counts_also_if_it_is_shorter(node: Server, part: str, value: int) -> None:
+    a = f"{part}-a"
+    with here(node, f"{part}-b", part) as ben, here(node, a) as ann:
+        state: dict[str, Any] = {}
+        say(ann, part, 1)
+        seen(ben, state, lambda now: now == {a: 1})
+        began = time.monotonic()
+        say(ann, part, value, ttl_ms=300)
+        seen(ben, state, lambda now: now == {})
+        assert time.monotonic() - began < 20, "the first time was 30 s"
+
+
+@pytest.mark.req("EXT-07")
+def test_where_it_has_expired_a_client_is_no_longer_present(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "data", "--model", "open", "--access-default", "allow") as server,
+        here(server, "a") as ann,
+        here(server, "b", "next") as ben,
+    ):
+        for number in range(MAX_OWN_PARTITIONS):
+            say(ann, f"p-{number}", 1, ttl_ms=200)
+        until(lambda: server.metric("unisono_presences") == 0, "it does not expire")
+        say(ann, "next", 1)
+        seen(ben, {}, lambda now: now == {"a": 1})
 
 
 @pytest.mark.req("EXT-07")

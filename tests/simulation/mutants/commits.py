@@ -15,6 +15,7 @@ from unisono.authority.answers import COMMITTED_FORMAT, rejected_result
 from unisono.authority.client_claims import ClientClaims
 from unisono.authority.judge import COMMIT, Duplicate, Reject, judge
 from unisono.authority.outboxes import Outboxes
+from unisono.front.claims import Claims
 from unisono.ipc.messages import Candidate
 from unisono.store.port import StorageError
 from unisono.store.sqlite.log import SqliteLog
@@ -166,3 +167,14 @@ def a_replaced_connection_goes_on() -> Patches:
         return claim
 
     return [around(ClientClaims, "claim", make), patch.object(ClientClaims, "has", lambda *_: True)]
+
+
+@mutant("H10")
+def the_only_front_lets_a_replaced_connection_go_on() -> Patches:
+    def make(original: Any) -> Any:
+        def claim(self: Claims, conn: int, client_id: str, _replace: Any, on_claimed: Any) -> None:
+            original(self, conn, client_id, lambda _: None, on_claimed)
+
+        return claim
+
+    return [around(Claims, "claim", make), patch.object(ClientClaims, "has", lambda *_: True)]
