@@ -10,11 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tests.lake.s3 import KEY, SECRET, object_store
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
+from unisono.lake.object_store import RETRIES
 from unisono.lake.storage import LOG, Storage
 
 RACE = """
@@ -127,6 +129,38 @@ def test_keys_of_a_profile(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(LakeUnusable, match=r"AWS_PROFILE is others: .*others"):
         Storage.at("s3://lake/nothing", given)
     assert Storage.at("s3://lake/nothing", s3).options["aws_access_key_id"] == KEY  # no profile is asked for
+
+
+def test_http_is_refused_until_it_is_allowed(s3: dict[str, str]) -> None:
+    options = {name: value for name, value in s3.items() if name != "aws_allow_http"}
+    with pytest.raises(LakeUnusable, match="http:// needs the option aws_allow_http=true"):
+        Lake.at("s3://lake/plain", options).exists()
+
+
+def test_objects_of_somebody_else_are_no_place_for_a_table(s3: dict[str, str]) -> None:
+    place = Storage.at("s3://lake/shared", s3)
+    place.write("log", "app/today.log", pa.py_buffer(b"started"))
+    with pytest.raises(LakeUnusable, match=r"shared/log has files and is no table of ours .app/today.log."):
+        Lake(place).make(buckets=2)
+    Lake.at("s3://lake/shared/deeper", s3).make(buckets=2)
+
+
+@pytest.mark.parametrize("location", ["s3://a", "S3://a"])
+def test_options_win_over_a_profile_however_they_are_spelt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, location: str
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text(
+        "[work]\naws_access_key_id = other\naws_secret_access_key = other\nregion = there\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    given = {"access_key_id": "mine", "secret_access_key": "mine", "region": "here"}
+    assert Storage.at(location, given).options == {**RETRIES, **given}
+    assert Storage.at(location).options["aws_access_key_id"] == "other"
+    assert "aws_region" not in Storage.at(location, {"region": "here"}).options
 
 
 @pytest.mark.usefixtures("profile")

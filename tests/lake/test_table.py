@@ -53,6 +53,22 @@ def test_a_range_is_added_where_the_table_stands(lake: Lake) -> None:
     assert lake.view().log_files == files
 
 
+def test_files_of_somebody_else_are_no_place_for_a_table(tmp_path: Path) -> None:
+    """A vacuum would remove them, as a project's own directory `log`."""
+    kept = tmp_path / "log" / "app" / "today.log"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("started")
+    lake = Lake.at(str(tmp_path))
+    with pytest.raises(
+        LakeUnusable, match=r"log has files and is no table of ours .app/today.log.: name another"
+    ):
+        lake.make(buckets=2)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [kept]
+    kept.unlink()
+    lake.make(buckets=2)
+    lake.make(buckets=2)
+
+
 def test_of_two_at_once_one_is_refused(lake: Lake) -> None:
     one, other = lake.table(LOG), lake.table(LOG)
     one.append(written(lake, 0, 10), 0, 10, {})

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from unisono.cli.local_path import LocalPath
 from unisono.cli.progress_bars import progress_bars
 from unisono.cli.store_option import EXIT_UNUSABLE, error_exit
 from unisono.display import megabytes
@@ -21,7 +22,7 @@ _LABELS: Final = {"copy": "copying", "check": "checking", "store": "storing", "v
 
 
 @click.command()
-@click.argument("target", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("target", type=LocalPath(file_okay=False))
 @click.option(
     "--data",
     type=click.Path(path_type=Path),

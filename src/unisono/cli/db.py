@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from unisono.cli.local_path import LocalPath
 from unisono.cli.progress_bars import progress_bars
 from unisono.cli.store_option import error_exit, needing_driver, store_option
 from unisono.cli.suggestions import SuggestingGroup
@@ -145,9 +146,7 @@ def new_epoch(store: str | None, data: Path | None) -> None:
     metavar="NAME",
     help="Which backup of `unisono backup`; its --list has them. [default: the newest]",
 )
-@click.option(
-    "--data", required=True, type=click.Path(path_type=Path), help="The new data directory; missing or empty."
-)
+@click.option("--data", required=True, type=LocalPath(), help="The new data directory; missing or empty.")
 def restore(source: Path, at: str | None, data: Path) -> None:
     """Make a data directory from a backup of an embedded log, as a log of its own.
 

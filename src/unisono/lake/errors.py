@@ -14,6 +14,9 @@ _NO_CREDENTIALS: Final = (
 )
 
 
+_NO_HTTP: Final = "URL scheme is not allowed"
+
+
 class LakeError(Exception):
     """The lake refused an operation, which changed nothing."""
 
@@ -37,6 +40,8 @@ def error_text(error: BaseException) -> str:
 
 def one_line(error: Exception) -> str:
     text = " ".join(error_text(error).split())
+    if _NO_HTTP in text:
+        text = f"{text} (http:// needs the option aws_allow_http=true)"
     if _METADATA.search(text) and _NO_CREDENTIALS not in text:
         text = f"{_NO_CREDENTIALS}: {text}"
     return text

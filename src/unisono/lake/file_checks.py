@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from unisono.lake.errors import ForeignFiles, LakeUnusable
+from unisono.lake.errors import ForeignFiles, LakeUnusable, one_line
 from unisono.lake.remedies import remedy
 from unisono.lake.row_groups import Footer
 from unisono.lake.sorted_copies import open_source
@@ -92,7 +92,16 @@ def _require_each_id_once(uri: str, files: Sequence[DataFile], head: int) -> Non
 @contextmanager
 def open_checked(storage: Storage, file: DataFile) -> Iterator[Any]:
     """A data file whose footer agrees with the table; damage in what is read is an error."""
-    with open_source(storage, file) as source, storage.open_parquet(source) as parquet:
+    with ExitStack() as stack:
+        source = stack.enter_context(open_source(storage, file))
+        try:
+            parquet = stack.enter_context(storage.open_parquet(source))
+        except (pa.ArrowInvalid, OSError) as error:
+            if isinstance(error, OSError) and (error.errno is not None or not storage.is_local):
+                raise  # the disk or the store is at fault
+            raise LakeUnusable(
+                f"{file.table}/{file.path} is damaged ({one_line(error)}): run `unisono lake audit`"
+            ) from error
         require_footer(file, parquet.metadata)
         yield parquet
 

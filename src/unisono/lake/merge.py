@@ -25,6 +25,9 @@ from unisono.lake.write import UNBUCKETED, DataFile
 FILES_MERGED_MAX: Final = 256
 """Files open at once, each with two batches of rows in memory."""
 
+MERGED_BYTES_MAX: Final = 768 << 20
+"""Memory of these, as `open_bytes` estimates it: large events make it gigabytes with fewer files."""
+
 MERGE_ROWS_MAX: Final = 32 * 1_024
 BATCH_ROWS_MIN: Final = 512
 """Rows read at a time from all files of a merge, and from one. More make a worker larger and no faster."""

@@ -20,6 +20,8 @@ RETRIES: Final[Mapping[str, str]] = {
 }
 """A store that is busy or away is tried again for about a minute; then the job or the page fails and says why."""
 
+_PREFIX: Final = "aws_"
+"""Options of S3 may leave it out."""
 _KEYS: Final = ("aws_access_key_id", "aws_secret_access_key")
 _OWN_CHAIN: Final = (
     "aws_web_identity_token_file",
@@ -31,7 +33,7 @@ _OWN_CHAIN: Final = (
 def with_defaults(location: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options for the object store at a URL; those given win."""
     given = {name.lower(): value for name, value in options.items()}
-    scheme = location.partition("://")[0]
+    scheme = location.partition("://")[0].lower()
     profile = _profile(given) if scheme in ("s3", "s3a") else {}
     return {**RETRIES, **profile, **given}
 
@@ -39,7 +41,8 @@ def with_defaults(location: str, options: Mapping[str, str]) -> dict[str, str]:
 def _profile(options: Mapping[str, str]) -> dict[str, str]:
     """The keys of the profile that AWS_PROFILE names, unless there are others."""
     name = os.environ.get("AWS_PROFILE")
-    known = {key.lower() for key, value in os.environ.items() if value} | options.keys()
+    known = {key.lower() for key, value in os.environ.items() if value}
+    known |= {key if key.startswith(_PREFIX) else f"{_PREFIX}{key}" for key in options}
     if not name or known & {*_KEYS, *_OWN_CHAIN}:
         return {}
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,10 +17,15 @@ from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer, RowGroup
 from unisono.lake.sections import Section, section_of
 from unisono.lake.storage import LOG, Storage
-from unisono.lake.write import UNBUCKETED, DataFile
+from unisono.lake.write import GROUP_ROWS, UNBUCKETED, DataFile
 
 BATCH_ROWS: Final = 8_192
 COLUMNS: Final = tuple(LOG_SCHEMA.names)
+
+OPEN_FILE_BYTES: Final = 28 << 20
+UNPACKED: Final = 6
+"""Memory of an open file, as a multiple of a stored row group, and at most: 60 files with eight events of 1 MiB each
+took 1.6 GB."""
 
 
 class RowRange(msgspec.Struct, frozen=True):
@@ -125,19 +130,28 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
-class OpenFiles:
-    """Counts how many files may be open at once to read a partition, or a bucket, in order."""
+def open_bytes(file: DataFile) -> int:
+    """Roughly the memory that a file takes while its rows are merged: of a row group, stored and decoded."""
+    group = file.bytes * min(file.rows, GROUP_ROWS) // max(1, file.rows)
+    return min(group * UNPACKED, OPEN_FILE_BYTES)
 
-    def __init__(self) -> None:
+
+class OpenFiles:
+    """Counts how many files may be open at once to read a partition, or a bucket, in order; or adds up a weight."""
+
+    def __init__(self, weight: Callable[[DataFile], int] = lambda _: 1) -> None:
+        self._weight = weight
         self._counts: Counter[tuple[int | None, Section | None]] = Counter()
 
     def add(self, files: Iterable[DataFile]) -> None:
-        self._counts.update((file.bucket, section_of(file)) for file in files)
+        for file in files:
+            self._counts[file.bucket, section_of(file)] += self._weight(file)
 
     def with_more(self, files: Iterable[DataFile]) -> int:
-        """How many there are together with these."""
+        """How many there are together with these, or their weight."""
         counts = self._counts.copy()
-        counts.update((file.bucket, section_of(file)) for file in files)
+        for file in files:
+            counts[file.bucket, section_of(file)] += self._weight(file)
         fresh = counts.pop((UNBUCKETED, None), 0)
         most: dict[tuple[int | None, int], int] = {}  # by bucket and number of sections, of which one is read
         for (bucket, section), count in counts.items():

@@ -5,10 +5,11 @@ All data files are written here, so that a file is durable before a table names 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -29,6 +30,7 @@ SNAPSHOTS: Final = "snapshots"
 ERASURES: Final = "erasures"
 
 _SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]+://[^/]")
 _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 """What delta-rs does not take literally in the name of a directory."""
 
@@ -50,12 +52,14 @@ class Storage(msgspec.Struct, frozen=True):
             raise LakeUnusable("the location is empty: name a directory, or s3://… and the like")
         if location.startswith("file:"):
             location = _directory(unquote(urlsplit(location).path))
-        elif "://" not in location:
-            if _SCHEME.match(location):
+        elif not _URL.match(location):
+            if _SCHEME.match(location) or "://" in location:
                 raise LakeUnusable(
                     f"{location} is neither a directory nor a URL: write ./{location}, or s3://… and the like"
                 )
             location = _directory(location)
+        elif "//" in urlsplit(location).path or any(mark in location for mark in "?#"):
+            raise LakeUnusable(f"{location} cannot be a lake's URL: no ?, # or empty name may be in its path")
         remote = with_defaults(location, options or {}) if "://" in location else {}
         return cls(location.rstrip("/") or "/", remote)
 
@@ -100,6 +104,25 @@ class Storage(msgspec.Struct, frozen=True):
         system = pa_fs.PyFileSystem(self._handler(table))
         return all(found.type == pa_fs.FileType.File for found in system.get_file_info(list(paths)))
 
+    def require_unused(self, table: str) -> None:
+        """Refuse files where a table is to be made: they are somebody else's, and a vacuum would remove them, but for
+        those with a name that begins with one of these marks."""
+        paths = (path for path in self._paths(table) if not path.startswith(("_", ".")))
+        if (found := next(paths, None)) is not None:
+            raise LakeUnusable(
+                f"{self.table(table)} has files and is no table of ours ({found}): name another place, or move them "
+                "away; a vacuum would remove them"
+            )
+
+    def _paths(self, table: str) -> Iterator[str]:
+        """All files under the name of a table, whoever wrote them, by their paths there."""
+        if self.is_local:
+            folder = Path(self.table(table))
+            return (str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+        system = pa_fs.PyFileSystem(self._handler(table))
+        found = system.get_file_info(pa_fs.FileSelector("", allow_not_found=True, recursive=True))
+        return (info.path for info in found if info.type == pa_fs.FileType.File)
+
     def remove(self, path: str) -> None:
         """Delete a file by its path under the lake, if it exists."""
         if self.is_local:
@@ -128,11 +151,13 @@ class Storage(msgspec.Struct, frozen=True):
             _sync(folder)
 
     def sync_directories(self, table: str) -> None:
-        """Make the directories of a new table survive power loss, with the two above it."""
+        """Make the directories of a new table survive power loss, with those above it, which may be new as well."""
         if self.is_local:
             folder = Path(self.table(table))
-            for path in (folder, folder.parent, folder.parent.parent):
-                _sync(path)
+            _sync(folder)
+            for path in folder.parents:
+                with contextlib.suppress(OSError):  # one that existed before may not be readable
+                    _sync(path)
 
     def _handler(self, table: str) -> Any:
         return DeltaStorageHandler(self.table(table), self.options)
@@ -149,9 +174,7 @@ def _directory(path: str) -> str:
 
 
 def _write_durably(path: Path, content: pa.Buffer) -> None:
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _sync(path.parent.parent)
+    _make_durably(path.parent)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     try:
         with os.fdopen(descriptor, "wb", buffering=0, closefd=False) as file:
@@ -167,6 +190,14 @@ def _write_durably(path: Path, content: pa.Buffer) -> None:
     finally:
         os.close(descriptor)
     _sync(path.parent)
+
+
+def _make_durably(folder: Path) -> None:
+    """Make a directory and those above it that are missing, each synced into the one above."""
+    if not folder.is_dir():
+        _make_durably(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
 
 def _sync(path: Path) -> None:

@@ -119,6 +119,7 @@ class Table:
         found = cls.open(storage, name)
         if found is not None:
             return found
+        storage.require_unused(name)
         described = TableDescription(LAYOUT, buckets, _TITLES[name])
         try:
             DeltaTable.create(
@@ -297,14 +298,15 @@ class Table:
         notes: Mapping[str, Any],
         *,
         old: Sequence[DataFile] = (),
+        counts: Mapping[str, int] = {},
     ) -> None:
         """Add snapshots and remove `old` ones; CommitConflict when others were committed since this version.
 
-        `folded`: model version → up to which event every partition is folded then.
+        `folded`: model version → up to which event every partition is folded then. `counts`: notes, as in `append`.
         """
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
         transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
-        transactions.append(self._rows_transaction(new))
+        transactions += [self._rows_transaction(new), *self._note_transactions(counts)]
         if old:
             transactions += self._rewrite_transactions(old, sum(file.rows for file in old))
         adds = [add_action(file, data_change=True) for file in new]

@@ -116,11 +116,30 @@ def master_option(command: Command) -> Command:
     )(command)
 
 
+class _LogName(click.ParamType[str]):
+    """An empty name, as of a variable that is not set, must not mean the default, or this directory."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "":
+            self.fail("it is empty: name a log, or leave the option out", param, ctx)
+        return str(value)
+
+
+def store_option(help: str) -> Callable[[Command], Command]:
+    return click.option("--store", metavar="URI", type=_LogName(), help=help)
+
+
+def data_option(help: str) -> Callable[[Command], Command]:
+    return click.option("--data", metavar="DIR", type=_LogName(), help=help)
+
+
 def at_place(command: Command) -> Command:
     """Adds the options that every command has; the command gets them as one `LakeTarget`."""
 
     def run(
-        data: Path | None,
+        data: str | None,
         store: str | None,
         lake: str,
         master: str | None,
@@ -161,10 +180,8 @@ def at_place(command: Command) -> Command:
         click.option(
             "--lake", required=True, metavar="DIR|URL", help="The lake: a directory or an object store's URL."
         ),
-        click.option("--store", metavar="URI", help="The log: sqlite:DIRECTORY or postgresql://…"),
-        click.option(
-            "--data", type=click.Path(path_type=Path), help="The log of the server with this data directory."
-        ),
+        store_option("The log: sqlite:DIRECTORY or postgresql://…"),
+        data_option("The log of the server with this data directory."),
     ):
         run = option(run)
     return run

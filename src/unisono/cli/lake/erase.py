@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unisono.cli.lake.command import EXIT_NOT_DONE, LakeTarget, at_place, sum_up
+from unisono.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--certificate",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Write what was asked, erased, searched and found as JSON, also when content remains.",
 )
@@ -127,16 +128,12 @@ def _private_key(file: Path) -> Any:
 
 
 def _keep(lake: Lake, done: EraseSummary, file: Path | None, signed_off_by: str | None, key: Any) -> None:
-    """Keep the certificate in a file, with its signature beside it, and in the lake."""
+    """Keep the certificate in the lake, then in a file, with its signature beside it."""
     from unisono.lake.errors import LakeError
     from unisono.lake.run_tables import RunRecord, new_run_id, record_runs
     from unisono.pipeline.jobs.erase.check_certificate import sign
 
     document = done.certificate if signed_off_by is None else done.certificate.signed_off(signed_off_by)
-    if file is not None:
-        file.write_bytes(document.json())
-    if file is not None and key is not None:
-        file.with_name(f"{file.name}.jws").write_bytes(sign(document, key))
     note = "nothing remains" if document.complete else "content remains"
     run = RunRecord(
         new_run_id(),
@@ -153,6 +150,19 @@ def _keep(lake: Lake, done: EraseSummary, file: Path | None, signed_off_by: str 
         record_runs(lake.storage, [run])
     except LakeError as error:
         click.echo(f"unisono: the erasure is not in the table of runs: {error}", err=True)
+    if file is None:
+        return
+    try:
+        file.write_bytes(document.json())
+        if key is not None:
+            file.with_name(f"{file.name}.jws").write_bytes(sign(document, key))
+    except OSError as error:
+        click.echo(
+            f"unisono: the certificate cannot be written to {file} ({error.strerror}): the lake keeps it, "
+            "as the `document` of this run in its table _runs",
+            err=True,
+        )
+        sys.exit(EXIT_NOT_DONE)
 
 
 def _selector(

@@ -12,6 +12,7 @@ import click
 
 from unisono.cli.lake.command import LakeTarget, at_place, sum_up
 from unisono.cli.lake.verify import verify_copy
+from unisono.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     help="Where --follow keeps its place. [default: _follow in the lake's directory]",
 )
 def export_(

@@ -12,13 +12,16 @@ from unisono.cli.lake.command import (
     DATA,
     LakeTarget,
     _pairs,
+    data_option,
     explain_option,
     explaining,
     master_option,
     reporting,
+    store_option,
     sum_up,
 )
 from unisono.cli.lake.output import json_option, out_option, write_files
+from unisono.cli.local_path import LocalPath
 from unisono.protocol.identities import client_id_fault
 
 if TYPE_CHECKING:
@@ -30,8 +33,8 @@ STAGING = Path("unisono-import")
 
 @click.command("import")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|URL …")
-@click.option("--data", type=click.Path(path_type=Path), help="Into the log of this data directory.")
-@click.option("--store", metavar="URI", help="Into this log: sqlite:DIRECTORY or postgresql://…")
+@data_option("Into the log of this data directory.")
+@store_option("Into this log: sqlite:DIRECTORY or postgresql://…")
 @click.option(
     "--format",
     "format_",
@@ -80,14 +83,14 @@ STAGING = Path("unisono-import")
 @click.option("--dry-run", is_flag=True, help="Load nothing; report what would happen to every row.")
 @click.option(
     "--rejects",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False),
     help="The Delta table for rejected rows. [default: rejects in the staging directory]",
 )
 @out_option("Write all figures there, as import.json.")
 @json_option("All figures as one JSON object instead of text.")
 @click.option(
     "--staging",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=LocalPath(file_okay=False),
     default=STAGING,
     show_default=True,
     help="Where work is kept, so that a killed import goes on. Shared by all executors.",
@@ -107,7 +110,7 @@ STAGING = Path("unisono-import")
 @explain_option
 def import_(
     paths: tuple[str, ...],
-    data: Path | None,
+    data: str | None,
     store: str | None,
     format_: str | None,
     mapped: dict[str, str],
@@ -165,7 +168,9 @@ def import_(
             dry_run,
             group_rows=events_per_group or GROUP_ROWS_MAX,
         )
-        _report(run(plan, lambda: place.session("unisono lake import"), place.say), out, as_json)
+        report = run(plan, lambda: place.session("unisono lake import"), place.say)
+        _report(report, out, as_json)
+        _require_some(report)
 
 
 def _model(path: str | None, store: str) -> ShippedModel:
@@ -177,6 +182,17 @@ def _model(path: str | None, store: str) -> ShippedModel:
     if path is None and directory is not None and not (directory / LOG_FILE).exists():
         return ShippedModel.open()
     return choose(path, store)
+
+
+def _require_some(report: ImportReport) -> None:
+    """Nothing but rejected rows is a wrong file, format or --map, and no success."""
+    from unisono.pipeline.errors import PipelineError
+
+    totals = report.prepared.totals
+    if totals.rows and totals.rejected == totals.rows:
+        raise PipelineError(
+            f"each of the {totals.rows} rows was rejected: are --format and --map those of the files?"
+        )
 
 
 def _report(report: ImportReport, out: Path | None, as_json: bool) -> None:

@@ -57,7 +57,9 @@ class LakeInfo(msgspec.Struct, frozen=True):
         lines = [f"{self.location}: events 1 to {self.head}" if self.head else f"{self.location}: empty"]
         lines[0] += f", {self.buckets} buckets"
         if self.store_head is not None:
-            lines[0] += f"; the log ends at {self.store_head}, {self.store_head - self.head} to export"
+            left = self.store_head - self.head
+            lines[0] += f"; the log ends at {self.store_head}"
+            lines[0] += f", {left} to export" if left >= 0 else ": it is another log, or has lost events"
         for table in self.tables:
             fresh = f" ({table.fresh_files} fresh)" if table.fresh_files else ""
             lines.append(

@@ -10,13 +10,15 @@ from typing import Any
 
 import click
 
+from unisono.cli.local_path import LocalPath
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def out_option(help_text: str, *, required: bool = False) -> Decorator:
     return click.option(
         "--out",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=LocalPath(file_okay=False),
         metavar="DIRECTORY",
         required=required,
         callback=_writable,

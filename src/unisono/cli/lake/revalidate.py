@@ -35,12 +35,17 @@ def revalidate_(
     from unisono.pipeline.jobs.revalidate.job import encode, revalidate, write
     from unisono.pipeline.jobs.revalidate.page import text
     from unisono.pipeline.open_log import extent
+    from unisono.pipeline.origin_check import require_same_log
 
     now = choose(directory, None)
     before = _before(place, against)
     lake = place.open_lake()
     lake.view()
-    head = 0 if place.store is None else extent(place.store_uri).head
+    head = 0
+    if place.store is not None:
+        log_extent = extent(place.store_uri)
+        require_same_log(place.store_uri, lake, lake.head(), log_extent)
+        head = log_extent.head
     spark = place.session("unisono lake revalidate")
     result = revalidate(spark, lake, before, now, out=out, notify=place.say, log_head=head)
     if out is not None:

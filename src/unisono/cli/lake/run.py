@@ -15,6 +15,7 @@ import click
 from unisono.cli.lake.command import DATA, EXIT_NOT_DONE, LakeTarget, at_place
 from unisono.cli.lake.durations import DurationType
 from unisono.cli.lake.output import out_option
+from unisono.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
     from unisono.pipeline.service.lease import Holder, Wait
@@ -75,7 +76,7 @@ APP: Final = "unisono lake run"
 )
 @click.option(
     "--status",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="FILE",
     help="Where to keep the status. [default: pipeline.json in the data directory, where the admin port shows it]",
 )

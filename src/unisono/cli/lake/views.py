@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unisono.cli.lake.command import LakeTarget, at_place
+from unisono.cli.local_path import LocalPath
 
 if TYPE_CHECKING:
     from unisono.lake.lake import Lake
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @at_place
 @click.option(
     "--duckdb",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False),
     metavar="FILE",
     help="Into this DuckDB file, of the lake as it is now. Needs no Spark.",
 )
