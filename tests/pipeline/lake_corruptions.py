@@ -210,6 +210,18 @@ def false_id_bounds(planter: Planter, _: Path) -> Found:
     return {("statistics", 1_801)}
 
 
+def false_time_bounds(planter: Planter, _: Path) -> Found:
+    held = planter.file(LOG, committed_id=1_000)
+    held.said = {"times": (START_MS, START_MS + 1)}
+    return {("statistics", 601)}
+
+
+def false_client_bounds(planter: Planter, _: Path) -> Found:
+    held = planter.file(LOG, committed_id=500)
+    held.said = {"clients": ("client-0", "client-0")}
+    return {("statistics", 1)}
+
+
 def gap(planter: Planter, _: Path) -> Found:
     planter.remove(800)
     return {("gap", 800)}
@@ -258,6 +270,8 @@ PLACES: dict[str, Case] = {
     "statistics: partitions": false_partition_bounds,
     "statistics: rows": false_row_count,
     "statistics: ids": false_id_bounds,
+    "statistics: times": false_time_bounds,
+    "statistics: clients": false_client_bounds,
     "one id missing": gap,
     "ids missing": longer_gap,
     "last id missing": gap_at_the_end,
@@ -311,7 +325,19 @@ def no_statistics(planter: Planter, _: Path) -> Found:
     return {("statistics", 2_401)}
 
 
+def false_footer(planter: Planter, _: Path) -> Found:
+    """A footer has no checksum; searches by time skip row groups by it."""
+    path = planter.path(planter.file(LOG, committed_id=1))
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    first, later = (time.to_bytes(8, "little") for time in (START_MS + 1, START_MS + 2))
+    assert first in content[start:]
+    path.write_bytes(content[:start] + content[start:].replace(first, later))
+    return {("statistics", 1)}
+
+
 FILES: dict[str, Case] = {
+    "false statistics in a footer": false_footer,
     "truncated file": truncated_file,
     "deleted file": deleted_file,
     "overwritten page": overwritten_page,

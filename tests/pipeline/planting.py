@@ -106,6 +106,9 @@ class Planter:
         true: Row = {"first_id": min(ids, default=0), "last_id": max(ids, default=0)}
         name = f"{true['first_id']:012d}-{true['last_id']:012d}-{uuid.uuid4().hex}.parquet"
         path = f"{folder}/{name}".lstrip("/")
+        for said, column in (("times", "status_updated_at"), ("clients", "client_id")):
+            values: list[Any] = [row.get(column) for row in held.rows]
+            true[said] = None if None in values or not values else (min(values), max(values))
         true |= {"path": path, "rows": len(held.rows), "bytes": len(content)}
         if held.file.table != LOG:
             names = sorted((row["partition"] for row in held.rows), key=str.encode)

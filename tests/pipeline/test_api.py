@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.pipeline.history import make_store
 from unisono import pipeline
 from unisono.lake.lake import Lake
 from unisono.pipeline import api
-from unisono.pipeline.errors import NoModel, NoSuchRange, NoSuchStore, PipelineError
+from unisono.pipeline.errors import NoModel, NoSuchPartition, NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.jobs.export.job import export as export_job
 from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA
 from unisono.pipeline.maintain.embedded import open_maintainer
@@ -59,12 +60,23 @@ def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_
         pipeline.snapshots(spark, lake, model=str(sample_model()))
 
 
+def test_directories_may_be_paths(spark: SparkSession, tmp_path: Path) -> None:
+    make_store(tmp_path / "data", 20)
+    lake = tmp_path / "lake"
+    assert pipeline.export(spark, tmp_path / "data", lake).events == 20
+    assert pipeline.read_log(spark, lake).count() == 20
+    states = pipeline.states_at(spark, lake, model=sample_model()).collect()
+    assert states == pipeline.states_at(spark, str(lake), model=str(sample_model())).collect() != []
+
+
 def test_a_log_without_what_the_lake_needs_leaves_no_lake(tmp_path: Path) -> None:
     with pytest.raises(NoSuchStore, match="holds no log"):
         pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"))
     with pytest.raises(PipelineError, match="events_per_file must be a whole number from 1 on, not -1"):
         pipeline.export(HERE, f"sqlite:{tmp_path}/nothing", str(tmp_path / "lake"), events_per_file=-1)
     make_store(tmp_path / "data", 20)
+    with pytest.raises(NoSuchRange, match="to must be a committed_id, 0 or more, not -1"):
+        pipeline.export(HERE, sqlite_uri(tmp_path / "data"), str(tmp_path / "lake"), to=-1)
     with pytest.raises(NoSuchRange, match="the log ends at 20, 21 is requested"):
         pipeline.export(HERE, sqlite_uri(tmp_path / "data"), str(tmp_path / "lake"), to=21)
     maintainer = open_maintainer(sqlite_uri(tmp_path / "data"))
@@ -108,6 +120,21 @@ def test_what_the_lake_does_not_have_is_refused(spark: SparkSession, store: str,
             pipeline.read_log(spark, lake, since, upto)
         with pytest.raises(NoSuchRange, match=error):
             pipeline.read_partitions(spark, lake, None, since, upto)
+
+
+def test_a_partition_is_read_as_a_person_spells_it(spark: SparkSession, tmp_path: Path) -> None:
+    records = make_store(tmp_path / "data", 200)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export_job(HERE, sqlite_uri(tmp_path / "data"), lake)
+    name = "ünï-cødé"
+    expected = [record.committed_id for record in records if name in record.partitions]
+    for names in (unicodedata.normalize("NFD", name), [name, unicodedata.normalize("NFD", name)]):
+        found = pipeline.read_partitions(spark, lake, names).select("committed_id").collect()
+        assert sorted(row.committed_id for row in found) == expected != []
+    with pytest.raises(NoSuchPartition, match="invalid partition name: a partition name must not be empty"):
+        pipeline.read_partitions(spark, lake, "")
+    assert pipeline.read_partitions(spark, lake, []).collect() == []
 
 
 def test_a_sample_out_of_range_is_refused(tmp_path: Path) -> None:

@@ -50,9 +50,15 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Storage.at("./a:b").is_local
 
 
-@pytest.mark.parametrize("location", ["s3:/bucket/lake", "lake:1"])
+@pytest.mark.parametrize("location", ["s3:/bucket/lake", "lake:1", "x://bucket/lake", "s3://", "s3:///a"])
 def test_a_url_in_the_making(location: str) -> None:
     with pytest.raises(LakeUnusable, match="neither a directory nor a URL"):
+        Storage.at(location)
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/a#b", "s3://bucket/a?b=c", "s3://bucket//a", "s3://b/a//"])
+def test_urls_of_which_delta_rs_takes_a_part(location: str) -> None:
+    with pytest.raises(LakeUnusable, match="cannot be a lake's URL"):
         Storage.at(location)
 
 

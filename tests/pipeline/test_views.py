@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from tests.docs.blocks import blocks
-from tests.lake.lakes import HERE
+from tests.lake.lakes import HERE, compact, export_to
 from tests.lake.test_old_lakes import unpacked
 from tests.pipeline.equality import by_partition
 from tests.pipeline.history import make_store
 from unisono.cli.main import main
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RunRecord, record_runs
 from unisono.lake.storage import Storage
@@ -54,6 +56,14 @@ def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
+def test_a_duckdb_file_in_the_lake_is_refused(lake: tuple[Lake, list[Record]]) -> None:
+    """An erasure could not read it, and would find nothing in it."""
+    path = Path(lake[0].storage.location, "log", "..", "lake.duckdb")
+    with pytest.raises(PipelineError, match="is in the lake: name a place outside of it"):
+        make_duckdb_file(lake[0], path)
+    assert not path.exists()
+
+
 def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     made, records = lake
     path = tmp_path / "lake.duckdb"
@@ -78,6 +88,47 @@ def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM partition_events") == [(sum(map(len, names.values())),)]
     assert rows(path, "SELECT job, items FROM runs") == [("export", 300)]
     assert rows(path, "SELECT * FROM audit") == []
+
+
+def test_a_duckdb_file_of_a_lake_below_directories_that_look_like_columns(tmp_path: Path) -> None:
+    """DuckDB takes them for values of every row: all events would be of the partition b and the client c."""
+    records = make_store(tmp_path / "data", 60)
+    made = Lake.at(str(tmp_path / "partition=b" / "client_id=c,bucket=7" / "lake"))
+    made.make(buckets=2)
+    make_duckdb_file(made, tmp_path / "lake.duckdb")
+    assert rows(tmp_path / "lake.duckdb", "SELECT * FROM partition_events") == []
+    export_to(made, tmp_path / "data", 30)
+    compact(made)
+    export_to(made, tmp_path / "data")
+    make_duckdb_file(made, tmp_path / "lake.duckdb")
+    for table, rows_expected in (
+        ("events", [(record.committed_id, record.client_id) for record in records]),
+        ("partition_events", [(r.committed_id, r.client_id) for r in records for _ in r.partitions]),
+    ):
+        found = rows(tmp_path / "lake.duckdb", f"SELECT committed_id, client_id FROM {table} ORDER BY 1")
+        assert found == rows_expected
+    names = {name for record in records for name in record.partitions}
+    found = rows(tmp_path / "lake.duckdb", "SELECT DISTINCT partition FROM partition_events")
+    assert {name for (name,) in found} == names
+    name, own = next(iter(by_partition(records).items()))
+    found = rows(tmp_path / "lake.duckdb", f"SELECT committed_id FROM history('{name}')")
+    assert [id for (id,) in found] == [record.committed_id for record in own]
+
+
+@pytest.mark.parametrize("name", ["items", "EVENTS"])
+def test_tables_of_somebody_else_stay_in_a_duckdb_file(
+    lake: tuple[Lake, list[Record]], tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "mine.duckdb"
+    with duckdb.connect(str(path)) as database:
+        database.execute(
+            f"CREATE {'TABLE' if name == 'items' else 'VIEW'} {name} AS SELECT 1 AS id, 2 AS price"
+        )
+    with pytest.raises(PipelineError, match=f"{name.lower()} is a table of somebody else in this file"):
+        make_duckdb_file(lake[0], path)
+    assert rows(path, f"SELECT * FROM {name}") == [(1, 2)]
+    make_duckdb_file(lake[0], path, "u_")
+    assert rows(path, "SELECT count(*) FROM u_events") == [(300,)]
 
 
 def test_the_queries_of_the_documentation(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
@@ -118,6 +169,16 @@ def test_states_and_items_as_delta_tables(lake: tuple[Lake, list[Record]], tmp_p
     write_deltalake(target.table("my_states"), pa.table({"one": [1]}))
     with pytest.raises(PipelineError, match="my_states is a table of somebody else"):
         write_delta_copies(made, target, prefix="my_")
+    kept = tmp_path / "copies" / "other_states" / "2025" / "numbers.csv"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("1,2,3")
+    os.utime(kept, (0, 0))
+    for _ in range(2):
+        with pytest.raises(
+            LakeUnusable, match=r"other_states has files and is no table of ours .2025/numbers.csv."
+        ):
+            write_delta_copies(made, target, prefix="other_")
+    assert kept.exists(), "a vacuum of the copy would have removed it"
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "delta"])

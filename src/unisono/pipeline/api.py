@@ -1,18 +1,19 @@
 """The pipeline from Python: thin functions over the jobs, for notebooks and schedulers.
 
-`lake` is a directory, the URL of an object store, or a `Lake`. `store` is a log: `sqlite:DIRECTORY` or
+`lake` is a directory, the URL of an object store, or a `Lake`. `store` is a log: `sqlite:DIRECTORY`, a directory, or
 `postgresql://…`. `model` is a directory, "open", or a `ShippedModel`; without one, the model in force at `store`.
-All of them work on a classic session and on Spark Connect.
+Directories may be `Path`s. All of them work on a classic session and on Spark Connect.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from unisono.lake.lake import Lake
 from unisono.lake.table import BUCKETS
-from unisono.pipeline.errors import NoModel, PipelineError
+from unisono.pipeline.errors import NoModel, NoSuchRange, PipelineError
 from unisono.pipeline.job_model import ShippedModel, choose
 from unisono.pipeline.jobs.audit.job import SAMPLE, AuditOptions
 from unisono.pipeline.jobs.audit.job import audit as audit_job
@@ -56,6 +57,8 @@ __all__ = [
     "states_at",
 ]
 
+LocalPath = str | os.PathLike[str]
+LakePlace = Lake | LocalPath
 Options = Mapping[str, str]
 _NO_OPTIONS: Final[Options] = {}
 
@@ -68,14 +71,16 @@ def register(spark: SparkSession) -> SparkSession:
 
 def export(
     spark: SparkSession,
-    store: str,
-    lake: Lake | str,
+    store: LocalPath,
+    lake: LakePlace,
     *,
     to: int | None = None,
     events_per_file: int = EVENTS_PER_FILE,
     storage_options: Options = _NO_OPTIONS,
 ) -> ExportResult:
     """Copy what the lake lacks, each event exactly once; makes the lake if there is none."""
+    if to is not None and to < 0:
+        raise NoSuchRange(f"to must be a committed_id, 0 or more, not {to}")
     if events_per_file < 1:
         raise PipelineError(f"events_per_file must be a whole number from 1 on, not {events_per_file}")
     target, uri = _lake(lake, storage_options), normal_uri(store)
@@ -90,7 +95,7 @@ def export(
 
 def read_log(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     since: int = 0,
     upto: int | None = None,
     *,
@@ -102,7 +107,7 @@ def read_log(
 
 def read_partitions(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     names: str | Sequence[str] | None = None,
     since: int = 0,
     upto: int | None = None,
@@ -114,7 +119,7 @@ def read_partitions(
 
 
 def create_views(
-    spark: SparkSession, lake: Lake | str, *, prefix: str = "", storage_options: Options = _NO_OPTIONS
+    spark: SparkSession, lake: LakePlace, *, prefix: str = "", storage_options: Options = _NO_OPTIONS
 ) -> list[str]:
     """Temporary views of the lake as it is now, in the session's catalog; returns their names.
 
@@ -125,7 +130,7 @@ def create_views(
 
 def create_tables(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     *,
     database: str | None = None,
     prefix: str = "",
@@ -140,11 +145,11 @@ def create_tables(
 
 def states_at(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     at: Moment | None = None,
     *,
-    model: ShippedModel | str | None = None,
-    store: str | None = None,
+    model: ShippedModel | LocalPath | None = None,
+    store: LocalPath | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
     """The states of all partitions at a committed_id, a time (a datetime, or ISO 8601; UTC unless it
@@ -155,10 +160,10 @@ def states_at(
 
 def snapshots(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     *,
-    model: ShippedModel | str | None = None,
-    store: str | None = None,
+    model: ShippedModel | LocalPath | None = None,
+    store: LocalPath | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> DataFrame:
     """The newest snapshot of each partition in the lake; their states as JSON text."""
@@ -168,10 +173,10 @@ def snapshots(
 
 def make_snapshots(
     spark: SparkSession,
-    lake: Lake | str,
+    lake: LakePlace,
     *,
-    model: ShippedModel | str | None = None,
-    store: str | None = None,
+    model: ShippedModel | LocalPath | None = None,
+    store: LocalPath | None = None,
     partitions: str | Sequence[str] | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> SnapshotResult:
@@ -187,13 +192,13 @@ def make_snapshots(
 
 
 def diff(
-    lake: Lake | str,
+    lake: LakePlace,
     partition: str,
     since: Moment,
     upto: Moment | None = None,
     *,
-    model: ShippedModel | str | None = None,
-    store: str | None = None,
+    model: ShippedModel | LocalPath | None = None,
+    store: LocalPath | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> list[StateChange]:
     """What changed in a partition between two moments; needs no Spark."""
@@ -205,11 +210,11 @@ def diff(
 
 def audit(
     spark: SparkSession,
-    lake: Lake | str,
-    store: str | None = None,
+    lake: LakePlace,
+    store: LocalPath | None = None,
     *,
     sample: int | None = SAMPLE,
-    model: ShippedModel | str | None = None,
+    model: ShippedModel | LocalPath | None = None,
     storage_options: Options = _NO_OPTIONS,
 ) -> AuditReport:
     """Check the whole history in the lake, and against the log where one is named.
@@ -229,23 +234,25 @@ def _timed(rows: DataFrame) -> DataFrame:
     return rows.withColumn(COMMITTED_AT, f.timestamp_millis("status_updated_at"))
 
 
-def _lake(lake: Lake | str, storage_options: Options) -> Lake:
-    return lake if isinstance(lake, Lake) else Lake.at(lake, dict(storage_options))
+def _lake(lake: LakePlace, storage_options: Options) -> Lake:
+    return lake if isinstance(lake, Lake) else Lake.at(os.fspath(lake), dict(storage_options))
 
 
-def _place(lake: Lake | str, storage_options: Options) -> tuple[str, Options]:
+def _place(lake: LakePlace, storage_options: Options) -> tuple[str, Options]:
     """A lake's location and the options that were given for it, without those that are found by themselves."""
     if isinstance(lake, Lake):
         return lake.storage.location, lake.storage.options
-    return Lake.at(lake, dict(storage_options)).storage.location, storage_options
+    return _lake(lake, storage_options).storage.location, storage_options
 
 
-def _model(lake: Lake, model: ShippedModel | str | None, store: str | None) -> ShippedModel:
+def _model(lake: Lake, model: ShippedModel | LocalPath | None, store: LocalPath | None) -> ShippedModel:
     if isinstance(model, ShippedModel):
         chosen = model
     elif model is None and store is None:
         raise NoModel('no model given: model=DIRECTORY, model="open", or store= the log that has one')
     else:
-        chosen = choose(model, None if store is None else normal_uri(store))
+        chosen = choose(
+            None if model is None else os.fspath(model), None if store is None else normal_uri(store)
+        )
     require_same_model(lake, chosen)
     return chosen

@@ -13,8 +13,9 @@ unreadable files and names every differing row. `origin_check.py` compares hashe
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -114,6 +115,13 @@ def verify(
     ]
 
 
+def same_places(spark: SparkSession, store: str, view: View, since: int, upto: int) -> bool:
+    """Whether `by_partition` has what the log has of `(since, upto]`, by digests; the lake's `log` may lack it."""
+    (parts,) = _on_executors(spark, store, view, [(since, upto)], _verify_part)
+    found, expected = (total([part[column] for part in parts]) for column in (1, 3))
+    return found == expected
+
+
 def compare_rows(spark: SparkSession, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
     """Compare every row of `(since, upto]`, which log and lake must both hold."""
     runs = list(_split_at_runs(view.partition_files, since, upto))
@@ -149,15 +157,16 @@ def _on_executors(
     """What the tasks of each run found, those that read the log first."""
     rows = sum(upto - since for since, upto in runs)
     size = min(max(rows // (parallelism(spark) * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
+    log, by_partition = _FilesById(view.log_files), _FilesById(view.partition_files)
     slices, files = [], []
     for number, (since, upto) in enumerate(runs):
         slices += [
-            CompareTask(number, store, view.storage, low, high, _touching(view.log_files, low, high))
+            CompareTask(number, store, view.storage, low, high, log.touching(low, high))
             for low, high in _slices(since, upto, size)
         ]
         files += [
             CompareTask(number, store, view.storage, since, upto, by_partition=tuple(some))
-            for some in _joined(_touching(view.partition_files, since, upto), size)
+            for some in _joined(by_partition.touching(since, upto), size)
         ]
     readers = readers_at_once(store)
     if readers is None:
@@ -184,11 +193,13 @@ def _slices(since: int, upto: int, size: int) -> Iterator[tuple[int, int]]:
 def _joined(files: Sequence[DataFile], rows: int) -> Iterator[list[DataFile]]:
     """Files in groups of so many rows, or one that has more."""
     some: list[DataFile] = []
+    size = 0
     for file in files:
-        if some and sum(each.rows for each in some) + file.rows > rows:
+        if some and size + file.rows > rows:
             yield some
-            some = []
+            some, size = [], 0
         some.append(file)
+        size += file.rows
     if some:
         yield some
 
@@ -204,8 +215,18 @@ def _split_at_runs(files: Sequence[DataFile], since: int, upto: int) -> Iterator
         yield low, upto
 
 
-def _touching(files: Sequence[DataFile], since: int, upto: int) -> tuple[DataFile, ...]:
-    return tuple(file for file in files if file.last_id > since and file.first_id <= upto)
+class _FilesById:
+    """Files of one table, to find those of a range of ids without looking at all of them for each task."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self._files = sorted(files, key=lambda file: file.first_id)
+        self._firsts = [file.first_id for file in self._files]
+        self._reached = list(accumulate((file.last_id for file in self._files), max))
+
+    def touching(self, since: int, upto: int) -> tuple[DataFile, ...]:
+        """Those that have ids in `(since, upto]`."""
+        start, end = bisect_right(self._reached, since), bisect_right(self._firsts, upto)
+        return tuple(file for file in self._files[start:end] if file.last_id > since)
 
 
 def _verify_part(task: CompareTask) -> tuple[Digest, Digest, Digest, Digest]:

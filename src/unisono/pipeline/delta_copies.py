@@ -90,6 +90,8 @@ def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int
 def _opened(target: Storage, table: str, name: str) -> DeltaTable:
     """The table, made if it is missing; one of somebody else is refused."""
     uri, options, title = target.table(name), target.options or None, f"unisono copy of {table}"
+    if not DeltaTable.is_deltatable(uri, options):
+        target.require_unused(name)
     delta = DeltaTable.create(uri, arrow_schema(table), mode="ignore", name=title, storage_options=options)
     if delta.metadata().name != title:
         raise PipelineError(f"{uri} is a table of somebody else: choose another --prefix")

@@ -7,6 +7,7 @@ own. The macro `history(name)` reads one partition from the few files that can h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +22,13 @@ from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.lake_tables import arrow_schema, table_rows
+from unisono.pipeline.spark.lake_source import SCHEMAS
 
 _COLUMNS: Final = ", ".join(f'"{name}"' for name in LOG_SCHEMA.names)
 _TIME: Final = "make_timestamptz(status_updated_at * 1000) AS committed_at"
 _EVENTS: Final = f"{_COLUMNS}, {_TIME}"
+
+_BUCKET: Final = re.compile(r"bucket=(-?\d+)/")
 
 _SQL_TYPES: Final = {
     "string": "VARCHAR",
@@ -53,10 +57,15 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
         import duckdb
     except ImportError as error:
         raise PipelineError("a DuckDB file needs the package duckdb: pip install duckdb") from error
+    if lake.storage.is_local and path.resolve().is_relative_to(Path(lake.storage.location).resolve()):
+        raise PipelineError(
+            f"{path} is in the lake: name a place outside of it, where no erasure searches for text"
+        )
     view = lake.view()
     try:
         with duckdb.connect(str(path)) as database:
             _run(database, "BEGIN")
+            _require_own(database, prefix)
             _create_event_views(database, view, prefix)
             for table, name in (("runs", RUNS), ("audit", AUDIT)):
                 files = [lake.storage.uri(name, each) for each in data_paths(lake.storage, name)]
@@ -68,18 +77,42 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
     return DuckdbFile(str(path), view.head, **copied)
 
 
+def _require_own(database: Any, prefix: str) -> None:
+    """Refuse a file that has tables of somebody else under our names: they would be replaced."""
+    found = dict(
+        _run(
+            database,
+            "SELECT lower(table_name), list(column_name ORDER BY column_index) FROM duckdb_columns() "
+            "WHERE database_name = current_database() AND schema_name = current_schema() GROUP BY 1",
+        )
+    )
+    for table in SCHEMAS:
+        own, present = arrow_schema(table).names, found.get(f"{prefix}{table}".lower())
+        if present is not None and (present[:2] != own[:2] or set(present) - {*own, "bucket"}):
+            raise PipelineError(
+                f"{prefix}{table} is a table of somebody else in this file: choose another --prefix, or drop it"
+            )
+
+
 def _create_event_views(database: Any, view: View, prefix: str) -> None:
     log = [view.storage.uri(LOG, path) for path in stored_paths(view.log_files)]
     rows = [view.storage.uri(BY_PARTITION, path) for path in stored_paths(view.partition_files)]
     _create_view(database, f"{prefix}events", _parquet("events", log, _EVENTS))
     own = f"partition, {_EVENTS}, bucket"
-    found = _parquet(
-        "partition_events",
-        rows,
-        own,
-        "hive_partitioning = true, hive_types = {'bucket': INTEGER}",
-        "NULL::INTEGER AS bucket",
-    )
+    more = "NULL::INTEGER AS bucket"
+    if "=" in view.storage.location:  # DuckDB would take a directory `type=x` above the lake for the column
+        by_bucket: dict[str, list[str]] = {}
+        for row in rows:
+            by_bucket.setdefault(_BUCKET.findall(row)[-1], []).append(row)
+        each = [
+            _parquet("partition_events", files, f"partition, {_EVENTS}, {bucket}::INTEGER AS bucket")
+            for bucket, files in sorted(by_bucket.items())
+        ]
+        joined = " UNION ALL ".join(each or [_parquet("partition_events", [], more=more)])
+        found = f"SELECT * FROM ({joined}) WHERE true"  # noqa: S608
+    else:
+        hive = "hive_partitioning = true, hive_types = {'bucket': INTEGER}"
+        found = _parquet("partition_events", rows, own, hive, more)
     partition_events = f"{prefix}partition_events"
     _create_view(database, partition_events, f"{found} AND committed_id <= {view.head}")
     bucket = f"(('0x' || substr(sha256(name), 1, 8))::UBIGINT % {view.buckets})::INTEGER"

@@ -60,8 +60,9 @@ def sqlite_uri(directory: Path) -> str:
     return f"{SQLITE}{os.path.abspath(directory)}"  # noqa: PTH100
 
 
-def normal_uri(store: str) -> str:
+def normal_uri(store: str | os.PathLike[str]) -> str:
     """`store` as an absolute URI; a bare path is an embedded log."""
+    store = os.fspath(store)
     if store.startswith(POSTGRES):
         return store
     path = store.removeprefix(SQLITE)

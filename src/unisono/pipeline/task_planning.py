@@ -117,6 +117,17 @@ def plan_names(names: Sequence[str], buckets: int, cores: int) -> list[tuple[int
     ]
 
 
+def by_name(
+    storage: Storage, files: Sequence[DataFile], whole: PartitionSubset, size: int
+) -> Iterator[PartitionSubset]:
+    """A bucket in parts of about `size` rows of these files, by the names of partitions."""
+    largest = max(
+        (file for file in files if file.bucket != UNBUCKETED), key=lambda file: file.rows, default=None
+    )
+    rows = sum(file.rows for file in files)
+    return (part.subset for part in _of_bucket(storage, largest, whole, UNBUCKETED, rows, size))
+
+
 def _of_bucket(
     storage: Storage, largest: DataFile | None, whole: PartitionSubset, bucket: int, rows: int, size: int
 ) -> Iterator[PlannedTask]:

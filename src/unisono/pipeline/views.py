@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from unisono.lake.lake import Lake
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.spark.catalog import options_in
+from unisono.pipeline.spark.catalog import options_in, require_no_secret
 from unisono.pipeline.spark.lake_source import SCHEMAS, STORAGE
 from unisono.pipeline.spark.private import is_connect
 from unisono.pipeline.spark.source import UnisonoSource
@@ -41,13 +41,15 @@ def create_catalog_tables(
     anything is changed.
     """
     Lake.at(location, options).view()  # refuses what is not a lake
+    for table in SCHEMAS:
+        require_no_secret(_options(location, options, table))
     spark.dataSource.register(UnisonoSource)
     if database is not None:
         spark.sql(f"CREATE DATABASE IF NOT EXISTS {_quoted(None, database)}")
     names = {table: _quoted(database, f"{prefix}{table}") for table in SCHEMAS}
     present = [name for name in names.values() if spark.catalog.tableExists(name)]
     for name in present:
-        if not options_in(spark.table(name).schema):
+        if not _is_ours(spark, name):
             raise PipelineError(
                 f"{name} is a table of somebody else: choose another --prefix or --database, or drop it"
             )
@@ -68,6 +70,14 @@ def require_lasting_catalog(spark: SparkSession) -> None:
             f"this catalog is in memory and ends with the command: --spark-conf {_CATALOG}=hive keeps it, as do a "
             "Spark Connect server (--master sc://…) and a DuckDB file (--duckdb FILE)"
         )
+
+
+def _is_ours(spark: SparkSession, name: str) -> bool:
+    """Whether a table of a catalog was made by us; what is made from one, a copy or a view, has its schema too."""
+    if not options_in(spark.table(name).schema):
+        return False
+    facts = {row.col_name: row.data_type for row in spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()}
+    return facts.get("Provider", UnisonoSource.name()) == UnisonoSource.name() and facts.get("Type") != "VIEW"
 
 
 def _options(location: str, options: Mapping[str, str], table: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.spark.on_executors import differ, place_and_size
 from unisono import pipeline
 from unisono.lake.lake import Lake
-from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.errors import Mismatch, PipelineError
 from unisono.pipeline.jobs.report.job import report, write
 from unisono.pipeline.spark.executors import PLAN_BYTES_MAX, parallelism, run_on_executors
 
@@ -86,6 +86,17 @@ def raised(spark: SparkSession) -> str:
     return "nothing"
 
 
+def told_elsewhere(server: str) -> list[str]:
+    """What is said to who wants another server, or a setting that a running one cannot take."""
+    said = []
+    for master, conf in (("sc://127.0.0.1:1", {}), (server, {"spark.executor.memory": "9g"})):
+        try:
+            pipeline.session(master, conf=conf)
+        except PipelineError as error:
+            said.append(str(error))
+    return said
+
+
 def make_report(spark: SparkSession, lake: str, out: Path) -> None:
     write(report(lambda: spark, Lake.at(lake)), out)
 
@@ -111,6 +122,8 @@ if __name__ == "__main__":
     folder = Path(place)
     found = results(spark, store, str(folder / "lake"))
     make_report(spark, str(folder / "lake"), folder / "report")
+    assert pipeline.session(server) is spark
+    found["elsewhere"] = told_elsewhere(server)
     if sink:
         found["refused"] = submit(spark, *sink)
     (folder / "results.json").write_text(json.dumps(found))

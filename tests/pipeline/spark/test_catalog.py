@@ -50,6 +50,8 @@ def test_a_table_of_the_log_and_tables_of_a_lake(spark: SparkSession, database: 
     assert spark.table("lakes.log").columns == ["id", "committed_id"]
     assert count(spark, "lakes.log") == 60
     assert count(spark, "lakes.log WITH ('to' '7')") == 7
+    with pytest.raises(PySparkException, match="choose among them in SELECT"):
+        spark.sql("SELECT * FROM lakes.log WITH ('columns' 'committed_id')").collect()
 
     names = create_tables(spark, lake, database=database)
     assert names == [f"`lakes`.{name}" for name in TABLES]
@@ -61,9 +63,15 @@ def test_a_table_of_the_log_and_tables_of_a_lake(spark: SparkSession, database: 
     assert count(spark, "lakes.events") == 65, "a table shows the lake of now"
     assert count(spark, "lakes.states s JOIN lakes.partition_events e ON s.partition = e.partition") >= 65
 
-    spark.sql("CREATE TABLE lakes.other_events USING parquet AS SELECT 1 AS one")
-    with pytest.raises(PipelineError, match=r"`lakes`.`other_events` is a table of somebody else"):
-        create_tables(spark, lake, database=database, prefix="other_")
+    for kind in ("TABLE lakes.other_events USING parquet", "VIEW lakes.other_events"):
+        for own in ("SELECT 1 AS one", "SELECT * FROM lakes.events"):
+            spark.sql(f"CREATE {kind} AS {own}")
+            with pytest.raises(PipelineError, match=r"`lakes`.`other_events` is a table of somebody else"):
+                create_tables(spark, lake, database=database, prefix="other_")
+            spark.sql(f"DROP {kind.split()[0]} lakes.other_events")
+    with pytest.raises(PipelineError, match="holds a secret"):
+        create_tables(spark, str(lake.storage.location), database=database, storage_options={"sas_key": "x"})
+    assert count(spark, "lakes.events") == 65, "nothing was dropped for what is refused"
     spark.sql(f"CREATE TABLE lakes.bare (committed_id BIGINT) USING unisono OPTIONS (store '{store}')")
     with pytest.raises(PySparkException, match=r"OPTIONS .* without columns"):
         count(spark, "lakes.bare")
@@ -90,6 +98,10 @@ def test_a_database_that_is_missing_is_made(spark: SparkSession, store: str, tmp
         {"lake": "s3://a", "storage.aws_secret_access_key": "x"},
         {"lake": "s3://a", "storage.aws_session_token": "x"},
         {"lake": "az://a", "storage.azure_storage_account_key": "x"},
+        {"lake": "az://a", "storage.azure_storage_sas_key": "x"},
+        {"lake": "az://a", "storage.master_key": "x"},
+        {"lake": "s3://a", "storage.aws_sse_customer_key_base64": "x"},
+        {"lake": "s3://a", "storage.AWS_SECRET_ACCESS_KEY": "x"},
         {"lake": "gs://a", "storage.google_service_account_key": "x"},
         {"store": "postgresql://me:x@db/unisono"},
         {"store": "postgresql://db/unisono?user=me&password=x"},

@@ -53,6 +53,12 @@ def test_results_are_those_of_a_classic_session(
         submitted = sorted(record.id for record in read_store(accepting.data))
     found = json.loads((tmp_path / "results.json").read_text())
     assert found.pop("refused") != [], "options are checked on the server and told to the client"
+    elsewhere, setting = found.pop("elsewhere")
+    assert (
+        f"a Spark session on a Spark Connect server at {server.removeprefix('sc://')}, not on sc://"
+        in elsewhere
+    )
+    assert setting.startswith("a running Spark cannot take spark.executor.memory=9g: set it where")
     classic = json.loads(json.dumps(results(spark, store, str(tmp_path / "classic" / "lake"))))
     assert found == classic
     assert found["error"] == "event 7 differs"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
+import unicodedata
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,19 +21,25 @@ from tests.pipeline.history import make_store, row_of
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RunRecord, record_runs
+from unisono.lake.snapshots import StateRow
+from unisono.lake.storage import SNAPSHOTS
+from unisono.model.pack import pack
 from unisono.pipeline import create_views
-from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.duckdb_file import make_duckdb_file
+from unisono.pipeline.errors import NoSuchPartition, PipelineError
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
-from unisono.pipeline.jobs.snapshot.items import items_of
+from unisono.pipeline.jobs.snapshot.items import BATCH_BYTES, item_rows, items_of
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark import lake_source
 from unisono.pipeline.spark.lake_source import SCHEMAS, LakeTableRead
 from unisono.pipeline.spark.source import UnisonoSource
+from unisono.protocol.canonical import canonical, content_hash
 from unisono.store.port import Record
+from unisono.store.sqlite.log import SqliteLog
 
 OPEN = ShippedModel.open()
 
@@ -113,6 +122,55 @@ def test_states_and_their_items(lake: tuple[Lake, list[Record]]) -> None:
     assert name == items[0]["partition"]
 
 
+def test_partitions_are_found_as_a_person_spells_them(lake: tuple[Lake, list[Record]]) -> None:
+    """Files, keyboards and other tools write the same name in several ways; the log has one of them."""
+    made, records = lake
+    name = next(name for name in by_partition(records) if not name.isascii() and "ü" in name)
+    spelt = unicodedata.normalize("NFD", name)
+    assert spelt != name
+    for text in (spelt, json.dumps([spelt, name])):
+        found = rows_of(made, table="partition_events", partitions=text, columns="committed_id")
+        assert len(found) == len(by_partition(records)[name])
+        assert len(rows_of(made, table="states", partitions=text)) == 1
+    with pytest.raises(NoSuchPartition, match="must not be empty"):
+        rows_of(made, table="states", partitions="")
+
+
+@pytest.mark.req("TREE-12")
+def test_items_of_trees_deeper_than_parsers_go(tmp_path: Path) -> None:
+    with closing(SqliteLog.open(tmp_path / "data")) as log:
+        log.begin([])
+        log.commit([pushed_below(number) for number in range(1, 801)])
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=2)
+    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    snapshot(HERE, made, OPEN)
+    rows = rows_of(made, table="items")
+    assert [(row["id"], row["parent"], row["depth"]) for row in rows[-2:]] == [
+        ("n799", "n798", 798),
+        ("n800", "n799", 799),
+    ]
+    assert make_duckdb_file(made, tmp_path / "lake.duckdb").items == 800
+
+
+def pushed_below(number: int) -> Record:
+    options = {"parent": f"n{number - 1}"} if number > 1 else {}
+    payload: Any = {"target": "doc", "value": {"id": f"n{number}"}, "options": options}
+    body = canonical({"type": "treePush", "payload": payload})
+    own = content_hash(body, canonical(["deep"]))
+    return Record(number, f"e{number}", "client", ("deep",), body, own, 1_700_000_000_000, "")
+
+
+def test_large_items_are_read_in_bounded_batches() -> None:
+    items: Any = {f"n{number}": {"text": "x" * 1_000_000} for number in range(20)}
+    tree: Any = [{"id": id, "children": []} for id in items]
+    packed = pack({"tree": {"doc": {"tree": tree, "items": items}}, "data": {}})
+    state = StateRow("a", 20, packed, 20, 0, "", 0, hashlib.sha256(packed).digest())
+    batches = list(item_rows([state]))
+    assert max(batch.nbytes for batch in batches) < BATCH_BYTES + 100_000
+    assert [id for batch in batches for id in batch.column("id").to_pylist()] == list(items)
+
+
 def test_a_dataframe_is_the_lake_at_the_time_of_load(tmp_path: Path) -> None:
     """However many queries are planned on it later, after whatever exports, snapshots and compactions."""
     store, made = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
@@ -136,6 +194,28 @@ def test_a_dataframe_is_the_lake_at_the_time_of_load(tmp_path: Path) -> None:
     compact(HERE, made)
     assert {table: planned_rows(source) for table, source in loaded.items()} == before
     assert len(rows_of(made)) == 900
+
+
+@pytest.mark.parametrize("table", ["states", "items"])
+def test_a_dataframe_that_outlives_the_versions_of_its_lake_is_not_empty(tmp_path: Path, table: str) -> None:
+    """Commits leave a table's log some days after a checkpoint."""
+    make_store(tmp_path / "data", 300)
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=2)
+    export(HERE, sqlite_uri(tmp_path / "data"), made, to=200)
+    snapshot(HERE, made, OPEN)
+    source = UnisonoSource({"lake": made.storage.location, "table": table})
+    assert planned_rows(source)
+    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    snapshot(HERE, made, OPEN)
+    snapshots = made.table(SNAPSHOTS)
+    snapshots.delta.create_checkpoint()
+    commits = Path(made.storage.table(SNAPSHOTS)) / "_delta_log"
+    for version in range(snapshots.version):
+        (commits / f"{version:020d}.json").unlink()
+    with pytest.raises(PipelineError, match=r"no longer has its version 1, .* load it again"):
+        planned_rows(source)
+    assert planned_rows(UnisonoSource({"lake": made.storage.location, "table": table}))
 
 
 def planned_rows(source: UnisonoSource) -> list[str]:

@@ -29,8 +29,20 @@ def test_a_running_session_elsewhere_is_no_answer(spark: SparkSession) -> None:
     """A job does not run in silence on another cluster than the one it was told."""
     assert session.session() is session.session("local[7]") is spark
     for master in ("sc://127.0.0.1:1", "spark://127.0.0.1:1"):
-        with pytest.raises(PipelineError, match=rf"a Spark session on local\[2,4\], not on {master}"):
-            session.session(master)
+        for named in ({"master": master}, {"conf": {"spark.master": master}}):
+            with pytest.raises(PipelineError, match=rf"a Spark session on local\[2,4\], not on {master}"):
+                session.session(**named)
+
+
+def test_settings_for_a_running_session_are_taken_or_refused(spark: SparkSession) -> None:
+    shuffles = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        session.session(conf={"spark.sql.shuffle.partitions": "3", "spark.driver.host": "127.0.0.1"})
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(shuffles))
+    with pytest.raises(PipelineError, match=r"cannot take spark\.driver\.memory=9g: set it where this"):
+        session.session(conf={"spark.driver.memory": "9g"})
 
 
 def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +160,15 @@ def test_arguments_for_spark_submit_take_effect() -> None:
     wrong = started(PYSPARK_SUBMIT_ARGS="--conf spark.ui.enabled=false")
     assert wrong.returncode != 0
     assert "PYSPARK_SUBMIT_ARGS must end with the word pyspark-shell" in wrong.stderr
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_named_master_wins_over_a_connect_server_of_the_environment() -> None:
+    done = started("spark.master=local[2]", "spark.ui.enabled=false", SPARK_REMOTE="sc://127.0.0.1:1")
+    assert done.returncode == 0, done.stderr
+    assert "\nlocal[2,4] " in done.stdout
+    assert done.stdout.endswith("['0', '1', '2', '3']\n")
 
 
 @pytest.mark.timeout(300)

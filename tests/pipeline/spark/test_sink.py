@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from websockets.sync.server import ServerConnection, serve
@@ -126,8 +127,9 @@ def test_workers_killed_while_writing(spark: SparkSession, server: Server) -> No
     frame = events(spark, "killed", 2 * EVENTS, tasks=6)
     killer.start()
     try:
-        # A task that lost its worker four times ends the write; it is run again as a person would.
-        with suppress(PySparkException):
+        # A task that lost its worker four times ends the write, and so does a planner that lost its own; it is run
+        # again as a person would.
+        with suppress(PySparkException, Py4JError):
             write(frame, server, batch="4", in_flight="1")
     finally:
         killer.end()
@@ -195,6 +197,10 @@ def test_each_task_needs_a_client_of_its_own(spark: SparkSession, server: Server
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"token": "t", "token_file": "f"}, "give one of the options"),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"url": ""}, 'option."url", "ws://HOST:PORT". is missing'),
         ("'i' AS id, 'x' AS partition, '{}' AS event", {"url": "http://h:1"}, "must start with ws:// or wss://"),
+        ("'i' AS id, 'x' AS partition, '{}' AS event", {"on_reject": "collect", "rejects": "s3://b/r"},
+         "'s3://b/r': it must be a directory"),
+        ("'i' AS id, 'x' AS partition, '{}' AS event", {"on_reject": "collect", "rejects": "dbfs:/r"},
+         "'dbfs:/r': it must be a directory"),
     ],
 )  # fmt: skip
 def test_refused_before_a_task_is_started(

@@ -19,8 +19,8 @@ from tests.pipeline.history import append, make_store, row_of
 from tests.pipeline.test_open_log import prune
 from tests.waiting import PATIENCE_S
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore
-from unisono.pipeline.open_log import sqlite_uri
-from unisono.pipeline.spark.source import UnisonoSource
+from unisono.pipeline.open_log import POSTGRES_READERS_MAX, sqlite_uri
+from unisono.pipeline.spark.source import Reading, UnisonoSource
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 
@@ -226,6 +226,18 @@ def test_what_a_stream_plans(store: str) -> None:
     assert one == again
 
 
+def test_a_database_gets_few_connections_of_a_read() -> None:
+    """However long its log is and however many cores there are, unless somebody says otherwise."""
+    for store, step, tasks in (
+        ("sqlite:/data", None, 100),
+        ("postgresql://db/log", None, POSTGRES_READERS_MAX),
+        ("postgresql://db/log", 50_000, 200),
+    ):
+        ranges = Reading(store, None, step, ("id",)).ranges(0, 10_000_000)
+        assert len(ranges) == tasks
+        assert [part.value for part in ranges][-1][1] == 10_000_000
+
+
 def test_a_stream_that_was_left_behind_says_so(tmp_path: Path) -> None:
     make_store(tmp_path, 60)
     prune(tmp_path, 20)
@@ -247,6 +259,8 @@ def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:
         assert stream.latestOffset({"committed_id": 60}, ReadAllAvailable()) == {"committed_id": 60}
         with pytest.raises(NoSuchRange, match="is at event 61 and the log ends at 60"):
             stream.latestOffset({"committed_id": 61}, ReadAllAvailable())
+    with pytest.raises(NoSuchRange, match=r"\(9, 8\] is not a range"):
+        UnisonoSource({"store": str(tmp_path), "from": "9", "to": "8"}).streamReader(None)  # type: ignore[arg-type]
 
 
 class Writer:

@@ -218,7 +218,7 @@ def format_value(value: float, unit: Unit = "") -> str:
 
 
 def _digits(value: float) -> str:
-    if value == int(value) or abs(value) >= 1000:
+    if value == int(value) or abs(value) >= 999.5:  # three digits of it would be 1e+03
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -47,7 +47,9 @@ _TYPES: Final[Mapping[str, DataType]] = {
 
 _CATALOG: Final = "option."
 _MANAGED: Final = frozenset(("path", "is_managed_location", "serialization.format"))
-_SECRET: Final = re.compile(r"secret|password|token|credential|signature|(access|account|service).*key")
+_SECRET: Final = re.compile(
+    r"secret|password|token|credential|signature|(access|account|service|master|sas|customer).*key"
+)
 
 
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -66,15 +68,20 @@ def is_of_table(options: Mapping[str, str]) -> bool:
 
 def table_schema(columns: Mapping[str, str], options: Mapping[str, str]) -> StructType:
     """The schema of a new table, which carries the options; PipelineError where they hold a secret."""
+    require_no_secret(options)
+    carried = {KEY: msgspec.json.encode(dict(options)).decode()}
+    fields = [StructField(name, _TYPES[kind]) for name, kind in columns.items()]
+    return StructType([StructField(fields[0].name, fields[0].dataType, True, carried), *fields[1:]])
+
+
+def require_no_secret(options: Mapping[str, str]) -> None:
+    """Refuse options that must not stay in a catalog."""
     for name, value in options.items():
-        if _SECRET.search(name) or (name == "store" and _has_password(value)):
+        if _SECRET.search(name.lower()) or (name == "store" and _has_password(value)):
             raise PipelineError(
                 f"option {name} holds a secret, and a catalog keeps the options of its tables: leave it to the "
                 "environment (AWS_…, PGPASSWORD, a password file), or use CREATE TEMPORARY VIEW … USING unisono"
             )
-    carried = {KEY: msgspec.json.encode(dict(options)).decode()}
-    fields = [StructField(name, _TYPES[kind]) for name, kind in columns.items()]
-    return StructType([StructField(fields[0].name, fields[0].dataType, True, carried), *fields[1:]])
 
 
 def _has_password(store: str) -> bool:

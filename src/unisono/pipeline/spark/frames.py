@@ -27,6 +27,7 @@ from unisono.lake.lake import Lake, View
 from unisono.lake.scan import RowRange, files_with, scan_file
 from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import DataFile
+from unisono.pipeline.fold import normalise_names
 from unisono.pipeline.lake_range import end_of_range
 from unisono.pipeline.spark.executors import task_frame
 
@@ -61,7 +62,8 @@ def read_partitions(
     if names is None:
         files = [file for file in view.partition_files if file.last_id > since and file.first_id <= last]
         return frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
-    wanted = [names] if isinstance(names, str) else list(names)
+    given = [names] if isinstance(names, str) else list(names)
+    wanted = list(normalise_names(given)) if given else []
     files = files_with(view.partition_files, view.buckets, wanted, since, last)
     rows = frame_of(spark, view.storage, files, SPARK_PARTITION_SCHEMA, since, last)
     return rows.where(f.col("partition").isin(wanted))

@@ -37,7 +37,12 @@ from unisono.lake.snapshots import files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.snapshot.frames import SNAPSHOTS_SCHEMA, newest_rows, require_model_version
+from unisono.pipeline.jobs.snapshot.frames import (
+    SNAPSHOTS_SCHEMA,
+    newest_rows,
+    newest_states,
+    require_model_version,
+)
 from unisono.pipeline.jobs.snapshot.in_force import shown_version
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
 from unisono.pipeline.jobs.snapshot.job import by_bucket
@@ -118,8 +123,12 @@ class _StateRows(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        rows = newest_rows(self.storage, self.subset, self.files, self.model_version, self.upto)
-        for batch in rows if self.table == "states" else item_rows(rows):
+        own = self.storage, self.subset, self.files
+        if self.table == "states":
+            rows = newest_rows(*own, self.model_version, self.upto)
+        else:
+            rows = item_rows(newest_states(*own, self.upto))
+        for batch in rows:
             yield batch.select(list(self.columns))
 
 
@@ -252,6 +261,11 @@ class LakeTableRead(msgspec.Struct, frozen=True):
 
     def _state_parts(self) -> Iterator[_StateRows]:
         table = None if self.snapshots is None else self.lake.find(SNAPSHOTS, self.snapshots)
+        if table is None and self.snapshots is not None:
+            raise PipelineError(
+                f"the table {SNAPSHOTS} no longer has its version {self.snapshots}, that of this DataFrame or view: "
+                "load it again"
+            )
         files = [] if table is None else table.readable_files()
         version = 0 if table is None else shown_version(table, files)
         if self.model_version is not None:

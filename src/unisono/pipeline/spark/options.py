@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from unisono.pipeline.errors import NoSuchRange, PipelineError
+from unisono.pipeline.fold import normalise_names
 
 
 def number_option(options: Mapping[str, str], name: str, least: int) -> int | None:
@@ -32,16 +33,16 @@ def flag_option(options: Mapping[str, str], name: str) -> bool:
 
 
 def names_option(text: str | None) -> tuple[str, ...] | None:
-    """A name, or a JSON array of names; each once."""
+    """A name, or a JSON array of names, as the log spells them; each once."""
     if text is None:
         return None
     if not text.startswith("["):
-        return (text,)
+        return normalise_names([text])
     try:
         names: Any = msgspec.json.decode(text, type=tuple[str, ...])
     except msgspec.DecodeError as error:
         raise NoSuchRange(f"option partitions must be a name or a JSON array of names: {error}") from error
-    return tuple(dict.fromkeys(names))
+    return normalise_names(names) if names else ()
 
 
 def column_types(schema: str) -> dict[str, str]:

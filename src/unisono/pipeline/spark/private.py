@@ -43,6 +43,14 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def connect_address(spark: SparkSession) -> tuple[str, int] | None:
+    """The host and port of a session's Spark Connect server; None where its own way to connect does not tell. The
+    public `client` names the host only."""
+    client: Any = spark.client
+    host, _, port = str(getattr(client._builder, "endpoint", "")).rpartition(":")
+    return (host.strip("[]"), int(port)) if host else None
+
+
 def running_session() -> SparkSession | None:
     """The running session, if any. The public `getOrCreate` would start one."""
     from pyspark.sql import SparkSession

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from unisono.extras import install_command
@@ -98,24 +99,29 @@ def session(
 
     A master of `sc://HOST:PORT` is a Spark Connect server, as is one in SPARK_REMOTE.
 
+    `conf` changes the running session, too; a setting that it can no longer take is an error.
+
     `quick`: Java skips its optimising compiler and starts faster, for jobs that run in Python. SQL over much data is
     faster without.
     """
+    given = conf or {}
+    named = master or given.get("spark.master")
     running = private.running_session()
     if running is not None:
-        _require_master_of(running, master)
+        _require_master_of(running, named)
+        _change_settings(running, given)
         return running
-    given = conf or {}
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = private.submitted_session({**SETTINGS, "spark.app.name": app}, given)
         _require_executors(spark)
         return _with_shuffles(spark)
-    server = master or os.environ.get("SPARK_REMOTE", "")
+    server = named or os.environ.get("SPARK_REMOTE", "")
     if server.startswith(CONNECT):
         return _connected(server, app, given)
+    os.environ.pop("SPARK_REMOTE", None)  # PySpark and Java would take it before the master
     if submit_args := _submit_args():
-        return _with_shuffles(_as_submitted(submit_args, master, app, given))
-    chosen = master or LOCAL
+        return _with_shuffles(_as_submitted(submit_args, named, app, given))
+    chosen = named or LOCAL
     settings = _settings(chosen, given, progress)
     _set_environment(chosen, settings)
     if not is_local(chosen):
@@ -131,10 +137,12 @@ def _require_master_of(running: SparkSession, master: str | None) -> None:
     """Refuse to work on another cluster than the one that was asked for; a process has one session."""
     if master is None:
         return
-    at = "a Spark Connect server" if private.is_connect(running) else str(running.conf.get("spark.master"))
     if private.is_connect(running):
-        same = master.startswith(CONNECT)
+        address = private.connect_address(running)
+        at = "a Spark Connect server" + (f" at {address[0]}:{address[1]}" if address else "")
+        same = master.startswith(CONNECT) and address in (None, _server_address(master))
     else:
+        at = str(running.conf.get("spark.master"))
         same = master == at or (is_local(master) and is_local(at))
     if not same:
         raise PipelineError(
@@ -142,12 +150,25 @@ def _require_master_of(running: SparkSession, master: str | None) -> None:
         )
 
 
+def _change_settings(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Refuse what is only taken where Spark is started: it would be ignored in silence."""
+    for key, value in conf.items():
+        if key == "spark.master" or spark.conf.get(key, None) == value:
+            continue
+        try:
+            spark.conf.set(key, value)
+        except PySparkException as error:
+            raise PipelineError(
+                f"a running Spark cannot take {key}={value}: set it where this Spark is started, or leave it out"
+            ) from error
+
+
 def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:
     """A session on a Spark Connect server. Its own settings win, except where results depend on them."""
     _require_server(server)
     try:
         spark = SparkSession.builder.remote(server).appName(app).getOrCreate()
-        for key, value in {**CONNECT_SETTINGS, **conf}.items():
+        for key, value in CONNECT_SETTINGS.items():
             if spark.conf.isModifiable(key):
                 spark.conf.set(key, value)
         _ship(spark, server)
@@ -157,19 +178,24 @@ def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:
         ) from error
     except Exception as error:
         raise PipelineError(f"no session on the Spark Connect server {server}: {brief(error)}") from error
+    _change_settings(spark, conf)
     return spark
 
 
 def _require_server(server: str) -> None:
     """Fail soon when nothing listens: PySpark tries for minutes."""
-    match = re.match(r"^sc://(?:\[([^\]]+)\]|([^:/;,\[]+))(?::(\d+))?(?:/|$)", server)
-    if match is None:
-        raise PipelineError(f"{server!r} is no address of a Spark Connect server: write sc://HOST:PORT")
+    address = _server_address(server)
     try:
-        address = (match[1] or match[2], int(match[3] or CONNECT_PORT))
         socket.create_connection(address, MASTER_TIMEOUT_S).close()
     except OSError as error:
         raise PipelineError(f"no Spark Connect server answers at {server}: {error}") from error
+
+
+def _server_address(server: str) -> tuple[str, int]:
+    match = re.match(r"^sc://(?:\[([^\]]+)\]|([^:/;,\[]+))(?::(\d+))?(?:/|$)", server)
+    if match is None:
+        raise PipelineError(f"{server!r} is no address of a Spark Connect server: write sc://HOST:PORT")
+    return match[1] or match[2], int(match[3] or CONNECT_PORT)
 
 
 def _with_shuffles(spark: SparkSession) -> SparkSession:

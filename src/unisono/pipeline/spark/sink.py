@@ -29,7 +29,7 @@ Other options:
                       become one
     on_reject         fail (default): a task stops at its first rejected event, and the write fails with what was
                       rejected; collect: they go to the directory `rejects` as Parquet, and the write succeeds
-    rejects           that directory
+    rejects           that directory, which the driver and all executors must have
     batch             events per message (default 100, and never more than the server takes)
     in_flight         messages sent before the first is answered (default 2)
     timeout_s         how long a task tries again when nothing is answered (default 60)
@@ -37,6 +37,7 @@ Other options:
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,6 +97,9 @@ _TEXTS: Final = frozenset(("id", "partition", "event", "schema", "data", "meta")
 """Columns that are read, besides `partitions`; all others are ignored."""
 
 
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
+
+
 class SinkFailed(PipelineError):
     """Events could not be submitted, or were rejected; those that were committed stay committed."""
 
@@ -129,7 +133,7 @@ class EventWriter(DataSourceArrowWriter):
         self._collect = _choice(given, "on_reject", ("fail", "collect")) == "collect"
         if self._collect and not given.get("rejects"):
             raise PipelineError('on_reject=collect needs .option("rejects", DIRECTORY)')
-        self._rejects = Path(given.get("rejects", "")).absolute()
+        self._rejects = _directory(given.get("rejects", ""))
         _require_address(given.get("url", ""))
         self._job = secrets.token_hex(4)
         self._tokens = Tokens.of(given, f"spark-{self._job}")
@@ -199,7 +203,14 @@ class EventWriter(DataSourceArrowWriter):
         for message in summaries:
             if message.file is not None:
                 path = Path(message.file)
-                path.rename(path.with_name(path.name.removeprefix(".")))
+                try:
+                    path.rename(path.with_name(path.name.removeprefix(".")))
+                except OSError as error:
+                    raise SinkFailed(
+                        f"rejected events are in {path} of an executor, which the driver does not have "
+                        f"({error.strerror}): name a directory that all of them share by the option rejects, and "
+                        "write again; what was committed is skipped"
+                    ) from error
 
 
 class StreamEventWriter(DataSourceStreamArrowWriter):
@@ -301,6 +312,15 @@ def _require_address(url: str) -> None:
         raise PipelineError(
             f"option url is {hide_credentials(url)!r}: it must start with ws:// or wss://, as ws://HOST:PORT"
         )
+
+
+def _directory(text: str) -> Path:
+    """Where rejected events go; a URL would be taken for a relative path."""
+    if _URL.match(text):
+        raise PipelineError(
+            f"option rejects is {text!r}: it must be a directory that the driver and all executors have"
+        )
+    return Path(text).absolute()
 
 
 def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

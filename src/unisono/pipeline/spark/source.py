@@ -12,7 +12,8 @@ the options that it was made with: see `catalog.py`. Options, beside `store`:
     partitions            only events in any of these: a name, or a JSON array of names
     columns               only these, separated by commas
     max_events_per_batch  of a stream (default 100,000)
-    events_per_task       ids per input partition (default 100,000)
+    events_per_task       ids per input partition (default 100,000; of a PostgreSQL log, where each has a connection,
+                          so many that there are 32 at most)
     push_down             true: conditions on committed_id narrow what is read, as from and to do. For a DataFrame
                           used in one query only: Spark 4.3 remembers what it pushed down, and a second query on
                           the same DataFrame would see the first one's rows. Off by default for that reason
@@ -63,6 +64,7 @@ from unisono.pipeline.open_log import (
     open_reader,
     read_partitions,
     read_range,
+    readers_at_once,
     require_range,
 )
 from unisono.pipeline.spark.catalog import given_options, is_of_table, options_in, table_schema
@@ -113,14 +115,17 @@ class Reading(msgspec.Struct, frozen=True):
 
     store: str
     partitions: tuple[str, ...] | None
-    events_per_task: int
+    events_per_task: int | None
     columns: tuple[str, ...]
 
     def ranges(self, since: int, upto: int) -> Sequence[InputPartition]:
         """`(since, upto]` as input partitions, at least one."""
-        step = self.events_per_task
+        step, tasks_max = self.events_per_task or EVENTS_PER_TASK, []
         if self.partitions is not None:
-            step = max(step, -(-(upto - since) // SPARSE_TASKS_MAX))
+            tasks_max.append(SPARSE_TASKS_MAX)
+        if self.events_per_task is None and (readers := readers_at_once(self.store)) is not None:
+            tasks_max.append(readers)
+        step = max([step, *(-(-(upto - since) // count) for count in tasks_max)])
         starts = range(since, upto, step)
         return [IdRange(start, min(start + step, upto)) for start in starts] or [IdRange(since, since)]
 
@@ -268,7 +273,7 @@ class ReadRequest(msgspec.Struct, frozen=True):
         reading = Reading(
             normal_uri(given["store"]),
             names_option(given.get("partitions")),
-            number_option(given, "events_per_task", 1) or EVENTS_PER_TASK,
+            number_option(given, "events_per_task", 1),
             chosen_columns(SCHEMA, given.get("columns")),
         )
         return cls(
@@ -295,7 +300,8 @@ class ReadRequest(msgspec.Struct, frozen=True):
 
 
 class UnisonoSource(DataSource):
-    """`spark.read.format("unisono")`. A DataFrame is the log at the time of `load`."""
+    """`spark.read.format("unisono")`. A DataFrame is the log at the time of `load`; on Spark Connect, which sends
+    plans again with each query, only with the option `to` or as a temporary view."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -336,6 +342,8 @@ class UnisonoSource(DataSource):
             raise PipelineError(
                 "a lake cannot be read as a stream: read the log itself, with the option store"
             )
+        if request.to is not None and (request.since or 0) > request.to:
+            raise NoSuchRange(f"({request.since}, {request.to}] is not a range: 0 <= from <= to must hold")
         return StreamReader(request.reading, request.since, request.to, request.batch_max)
 
     def _is_without_place(self) -> bool:
@@ -348,6 +356,10 @@ class UnisonoSource(DataSource):
         carried = options_in(schema)
         if not carried:
             raise NoSuchStore(_NO_STORE)
+        if "columns" in self._given:
+            raise PipelineError(
+                "a table has its columns: choose among them in SELECT, not by the option columns"
+            )
         # A table has the columns of its time, whatever later versions add.
         return _read_of({**carried, **self._given, "columns": ",".join(schema.names)})
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE, spreading
-from tests.pipeline.corruptions import GROUPS, at_random
+from tests.pipeline.corruptions import GROUPS, at_random, lake_snapshots_gone, store_snapshot_past_head
 from tests.pipeline.lake_corruptions import BUCKETS, HALF, SPREAD_TO, Found
 from tests.pipeline.planting import Planter
 from unisono.lake.lake import Lake
@@ -206,6 +206,19 @@ def test_replays_go_on_where_files_are_damaged(
 
 
 @pytest.mark.req("DUR-07")
+@pytest.mark.parametrize("sample", [0, 1])
+def test_what_is_asked_of_the_snapshots_of_all_partitions(
+    spark: SparkSession, damager: Damager, sample: int
+) -> None:
+    """Not only of those that are replayed."""
+    lake, data = damager.copies(f"asked of all {sample}")
+    planter = Planter(lake)
+    expected = store_snapshot_past_head(planter, data) | lake_snapshots_gone("room-008", 0)(planter, data)
+    planter.commit()
+    report = audit(spark, lake, sqlite_uri(data), AuditOptions(sample=sample))
+    assert {(finding.kind, finding.committed_id) for finding in report.findings} == expected
+
+
 def test_snapshots_are_replayed_by_the_model_of_their_version(
     spark: SparkSession, damager: Damager, tmp_path: Path
 ) -> None:

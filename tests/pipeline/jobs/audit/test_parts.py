@@ -26,8 +26,9 @@ from unisono.pipeline.jobs.audit.duplicate_ids import find_shared_ids, report_sh
 from unisono.pipeline.jobs.audit.event_checks import EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import KEPT_MAX, FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import check_continuity
-from unisono.pipeline.jobs.audit.page import _merge_places
-from unisono.pipeline.jobs.audit.tasks import AuditOutcome, FileContent, Scope
+from unisono.pipeline.jobs.audit.page import _merge_places, page
+from unisono.pipeline.jobs.audit.result import build_report
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
 from unisono.pipeline.row_fingerprints import EVENT_COLUMNS, Sums, batch_hashes, mix, record_hashes
 from unisono.protocol.canonical import canonical, content_hash
@@ -202,6 +203,18 @@ def test_findings_are_drawn_where_their_events_are(head: int) -> None:
     assert len(drawn) == min(head, 50)
     if head <= 50:
         assert drawn.tolist() == [1] * head
+
+
+@pytest.mark.parametrize("wrong", [10**17, -5])
+def test_a_page_of_events_whose_time_cannot_be(wrong: int) -> None:
+    """It is a finding, and no point of the chart of growth."""
+    scope = Scope(Storage.at("x"), 200, 200, 200, 4)
+    outcome = AuditOutcome(scope)
+    outcome.ticks = [CommitTime(n, START_MS + n) for n in range(1, 200)]
+    right = page(build_report("x", scope, outcome, [], 1.0))
+    assert "Events in all, from " in right
+    outcome.ticks.append(CommitTime(200, wrong))
+    assert page(build_report("x", scope, outcome, [], 1.0)) == right
 
 
 def test_stretches_of_files_are_one_history() -> None:

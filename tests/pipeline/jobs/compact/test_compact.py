@@ -72,6 +72,22 @@ def test_neighbours_of_a_kind_are_joined(sizes: list[int], full: int) -> None:
     assert not joined or len(again) < len(runs), "each round leaves fewer, so rounds come to an end"
 
 
+def test_files_of_large_events_are_joined_some_at_a_time() -> None:
+    """Each takes the memory of a row group while they are merged, however few rows it has."""
+    for size, groups in ((4 << 20, 4), (40 << 10, 1)):
+        runs = [
+            [
+                DataFile(
+                    BY_PARTITION, f"{number}", size, 8, 8 * number + 1, 8 * number + 8, UNBUCKETED, "a", "z"
+                )
+            ]
+            for number in range(128)
+        ]
+        chosen = choose(runs, 1_000_000)
+        assert len(chosen) == groups
+        assert sum(map(len, chosen)) == len(runs)
+
+
 def test_a_large_old_run_is_left_alone() -> None:
     runs = [run(1, 900_000), run(900_001, ALWAYS_JOINED_ROWS), run(920_001, 10)]
     assert choose(runs, 10_000_000) == [[*runs[1], *runs[2]]]
@@ -145,6 +161,7 @@ def test_vacuum_leaves_what_the_lake_names(records: list[Record], lake: Lake) ->
     orphan = Path(lake.storage.table(LOG), "000000000001-000000000009-orphan.parquet")
     orphan.write_bytes(b"left by a killed job")
     compact(HERE, lake)
+    assert vacuum(lake, 10**15) == 0
     removed = vacuum(lake, 0)
     assert removed > 8
     assert not orphan.exists()

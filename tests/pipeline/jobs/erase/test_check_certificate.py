@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization as pem
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
 from tests.lake.lakes import HERE
 from tests.pipeline.canaries import CULPRIT, append
@@ -83,6 +83,22 @@ def test_what_was_changed_is_named(erased: tuple[Lake, ErasureCertificate]) -> N
     assert check(certificate.json(), None, None, key).faults == ["it is not signed by this key"]
     other = msgspec.structs.replace(certificate, events_sha256="0" * 64, first_committed_id=1).hashed()
     assert "the table erasures has not the same events" in check(other.json(), lake).faults[1]
+
+
+def test_what_the_hash_is_not_of_is_named(erased: tuple[Lake, ErasureCertificate]) -> None:
+    content = erased[1].json()
+    more = content.replace(b"{", b'{"note":"and Bob\'s","events":500,', 1)
+    assert check(more).faults == ["it has 'events', 'note', which its hash is not of"]
+
+
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP384R1()), ed448.Ed448PrivateKey.generate()], ids=["P-384", "Ed448"]
+)
+def test_keys_that_cannot_sign_are_refused_when_they_are_read(key: Any) -> None:
+    """A wrong key must not end an erasure."""
+    for content, private in ((private_pem(key), True), (public_pem(key), False)):
+        with pytest.raises(PipelineError, match="Ed25519, RSA or of the curve P-256"):
+            load_key(content, private=private)
 
 
 def test_a_certificate_of_the_first_format(erased: tuple[Lake, ErasureCertificate]) -> None:

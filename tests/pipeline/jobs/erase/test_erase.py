@@ -27,6 +27,7 @@ from tests.pipeline.jobs.erase.erasing import (
     run,
     states,
 )
+from tests.pipeline.jobs.erase.test_half_written import leave
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.lake.attempt_files import removed_unless_committed
 from unisono.lake.errors import CommitConflict
@@ -200,6 +201,13 @@ def test_by_user(tmp_path: Path) -> None:
     )
     again = run(HERE, data, lake, Selector("user", ("zoe",)))  # as if the last search had not been made
     assert (again.events, again.intact, again.proof.holds) == (100, 0, True)
+    left_there = leave(tmp_path / "lake" / "half.parquet", b"PAR1")
+    assert not run(HERE, data, lake, Selector("user", ("ben",))).proof.holds
+    with pytest.raises(NothingFound, match="no events of user 'nobody': nothing was erased"):
+        plan(HERE, sqlite_uri(data), lake, Selector("user", ("nobody",)))
+    left_there.unlink()
+    again = run(HERE, data, lake, Selector("user", ("ben", "nobody")))
+    assert (again.intact, again.proof.holds) == (0, True)
 
 
 def path_of(lake: Lake, file: DataFile) -> Path:

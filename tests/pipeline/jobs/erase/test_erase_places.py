@@ -117,6 +117,10 @@ def test_command(spark: SparkSession, tmp_path: Path) -> None:
     again = call("--client", CULPRIT, "--yes")
     assert again.exit_code == 0, "nothing is known any more of what was erased"
     assert ": 5 of them were erased before, " in again.stdout
+    full = call("--client", CULPRIT, "--yes", "--certificate", "/dev/full")
+    assert full.exit_code == 1
+    assert "cannot be written to /dev/full (No space left on device): the lake keeps it" in full.output
+    assert [run["ok"] for run in read_rows(lake.storage, RUNS).to_pylist()] == [True, True, True]
 
 
 @pytest.mark.soak

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -74,7 +75,6 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-@pytest.mark.soak
 def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     """An export runs beside the stream and one was killed between its two commits before."""
     log = SqliteLog.open(tmp_path / "data")
@@ -110,6 +110,19 @@ def test_a_checkpoint_the_lake_has_overtaken_is_given_up(
     prune(tmp_path / "data", 500)  # what the checkpoint would read next has left the log
     Follower(spark, store, lake, place, every_s=0.1).run(threading.Event(), upto=600)
     assert [entry.name for entry in place.iterdir()] == ["from-600"]
+    require_exact(lake, records)
+
+
+def test_a_table_that_lags_behind_is_completed_at_the_start(
+    spark: SparkSession, lake: Lake, store: str, records: list[Record], tmp_path: Path
+) -> None:
+    """Also while nothing new comes, as after `by_partition` was removed to have other buckets."""
+    export(HERE, store, lake)
+    shutil.rmtree(lake.storage.table(BY_PARTITION))
+    lake.make(buckets=8)
+    follower = Follower(spark, store, lake, tmp_path / "place")
+    follower.stop()
+    assert lake.view().buckets == 8
     require_exact(lake, records)
 
 

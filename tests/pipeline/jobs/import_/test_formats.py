@@ -206,6 +206,19 @@ def test_lines_with_other_names_and_lines_too_long(tmp_path: Path, monkeypatch: 
     assert refused.reason == "unreadable"
 
 
+def test_a_column_of_several_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"id": "1", "user_id": "ann", "what": "note", "event": None}) + "\n")
+    names = {"client_id": "user_id", "partition": "user_id", "schema": "what", "data": "what"}
+    (one,) = jsonl.read(jsonl.splits(0, source(path))[0], FieldMapping(names))
+    event = good(one)
+    assert (event.id, event.client_id, event.partitions) == ("1", "ann", ("ann",))
+    assert event.author == '{"user_id":"ann"}'
+    assert event.event == canonical({"type": "event", "payload": {"schema": "note", "data": "note"}})
+    with pytest.raises(PipelineError, match="names a column that JSON lines cannot have"):
+        next(jsonl.read(jsonl.splits(0, source(path))[0], FieldMapping({"id": 'the "id"'})))
+
+
 # -- which files, and what is wrong with them --------------------------------------------------------------------
 
 
@@ -242,6 +255,37 @@ def test_a_delta_table_is_what_it_holds_now(tmp_path: Path) -> None:
     assert pq.read_table(found.path)["id"].to_pylist() == ["overwrite"]
 
 
+def test_delta_tables_below_a_directory_too(tmp_path: Path) -> None:
+    """Its files may be named by values of a column; names of files with spaces are encoded in its log."""
+    for mode in ("append", "overwrite"):
+        rows = pa.table({"id": [mode], "kind": ["a b"]})
+        write_deltalake(str(tmp_path / "what is old" / "events"), rows, mode=mode, partition_by=["kind"])
+    (tmp_path / "what is old" / "more.csv").write_text("id\n")
+    found = find([tmp_path], None)
+    assert [each.format for each in found] == ["parquet", "csv"]
+    assert pq.read_table(found[0].path)["id"].to_pylist() == ["overwrite"]
+
+
+def test_a_delta_table_whose_files_have_deleted_rows(tmp_path: Path) -> None:
+    """Made by hand: delta-rs writes no deletion vectors."""
+    write_deltalake(str(tmp_path), pa.table({"id": ["a"]}))
+    commit = tmp_path / "_delta_log" / f"{0:020}.json"
+    protocol = {
+        "protocol": {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["deletionVectors"],
+            "writerFeatures": ["deletionVectors"],
+        }
+    }
+    lines = [line for line in commit.read_text().splitlines() if '"protocol"' not in line]
+    commit.write_text("\n".join([json.dumps(protocol), *lines]))
+    with pytest.raises(
+        PipelineError, match="uses deletionVectors of Delta, so its files have rows that were"
+    ):
+        find([tmp_path], None)
+
+
 LINES = b"".join(b'{"id": "e%d", "partitions": ["p"], "event": {}}\n' % n for n in range(5_000))
 PACKED = gzip.compress(LINES, mtime=0)  # parameters name their tests, which must be the same in every process
 
@@ -257,6 +301,12 @@ PACKED = gzip.compress(LINES, mtime=0)  # parameters name their tests, which mus
             PACKED[:5_000],
             r"a\.jsonl\.gz is damaged after row \d+, and nothing was",
         ),
+        (
+            "a.jsonl",
+            LINES[:100],
+            "damaged after row 2, and nothing was imported: line 3, the last one, has no",
+        ),
+        ("a.jsonl.gz", gzip.compress(LINES[:100], mtime=0), "damaged after row 2"),
         ("a.csv.gz", PACKED[:9], "cannot be read as csv: Compressed file ended"),
         ("a.parquet", b"", "cannot be read as parquet"),
         ("a.parquet", b"PAR1 and so on", "cannot be read as parquet"),

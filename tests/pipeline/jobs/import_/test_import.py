@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,19 @@ def test_beside_a_server_and_after_it(importing: Importing, tmp_path: Path) -> N
     assert report.prepared.reasons == {"refused": 1}
     assert [row["id"] for row in rejected(tmp_path, "not where the dry run put them")] == ["mine"]
     assert [record.id for record in read_store(tmp_path / "data")] == ["theirs", "other"]
+
+
+def test_what_another_log_had_is_not_known(importing: Importing, tmp_path: Path) -> None:
+    """A dry run found every row in a log that has been replaced by an empty one, or by another, since."""
+    file = write(tmp_path / "a.jsonl", put("one"), put("two"))
+    importing(file)
+    for others in (0, 2):
+        assert importing(file, dry_run=True).prepared.totals.known == 2
+        shutil.rmtree(tmp_path / "data")
+        if others:
+            make_store(tmp_path / "data", others)
+        assert importing(file).prepared.totals.accepted == 2
+        assert [record.id for record in read_store(tmp_path / "data")[others:]] == ["one", "two"]
 
 
 def test_broken_off_while_loading(

@@ -15,4 +15,4 @@ from tests.pipeline.import_killing import kill_and_complete
 @pytest.mark.timeout(300)
 def test_killed_while_reading_deciding_and_loading(spark: SparkSession, tmp_path: Path) -> None:
     """Many more kills while loading: soak/test_imports.py."""
-    kill_and_complete(tmp_path, rows=3_000, loading=1, seed=time.time_ns())
+    kill_and_complete(tmp_path, rows=8_000, loading=1, seed=time.time_ns())

@@ -11,13 +11,16 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from tests.pipeline.jobs.import_.source_files import SET, event_of, good, source
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_ import tabular
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
+from unisono.pipeline.jobs.import_.read_split import ReadTask, run_task
 from unisono.pipeline.jobs.import_.rows import ImportedEvent
-from unisono.pipeline.jobs.import_.sources import FieldMapping, Split
+from unisono.pipeline.jobs.import_.sources import FieldMapping, Split, find
 from unisono.protocol.canonical import canonical
 
 # -- Parquet and CSV ---------------------------------------------------------------------------------------------
@@ -35,6 +38,20 @@ def test_parquet_in_row_groups(tmp_path: Path) -> None:
     found = [each for split in splits for each in tabular.read_parquet(split, FieldMapping())]
     assert [(each.number, each.id) for each in found] == [(n + 1, str(n)) for n in range(95)]
     assert good(found[50]).time == 51
+
+
+def test_parquet_of_large_rows_is_read_few_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    sizes = [10] * 2_000 + [1_000_000] * 40
+    rows = [{"id": str(n), "partition": "p", "event": f'{{"x":"{n:0{s}}"}}'} for n, s in enumerate(sizes)]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=2_000, write_batch_size=1)
+    (split,) = tabular.parquet_splits(0, source(path, "parquet"))
+    before = peak = pa.total_allocated_bytes()
+    for number, each in enumerate(tabular.read_parquet(split, FieldMapping()), 1):
+        peak = max(peak, pa.total_allocated_bytes())
+        assert (each.number, each.event) == (number, rows[number - 1]["event"].encode())
+    assert number == len(rows)
+    assert peak - before < 30_000_000
 
 
 def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
@@ -120,6 +137,16 @@ def test_csv_that_ends_to_be_csv(tmp_path: Path, rest: str) -> None:
         list(tabular.read_csv(Split(0, str(path), "csv"), FieldMapping()))
 
 
+@pytest.mark.parametrize("end", ["b,p,note", "b,p,note,{"])
+def test_csv_that_was_cut_short(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,partition,schema,data\na,p,note,1\n" + end)
+    split = Split(0, str(path), "csv")
+    task = ReadTask(split, 0, str(tmp_path), FieldMapping(), ShippedModel.open(), "import")
+    with pytest.raises(PipelineError, match="damaged after row 2, and nothing was"):
+        run_task(task)
+
+
 def test_csv_with_a_mapping(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:
@@ -161,3 +188,13 @@ def test_columns_that_are_not_there(tmp_path: Path) -> None:
     path.write_text("")
     tabular.require_columns(source(path, "csv"), FieldMapping())
     assert list(tabular.read_csv(Split(0, str(path), "csv"), FieldMapping())) == []
+
+
+def test_a_column_that_only_a_directory_has(tmp_path: Path) -> None:
+    """As Spark and Delta write tables that are partitioned: the client would be lost without notice."""
+    table = pa.table({"id": ["a"], "partition": ["p"], "event": ["{}"], "client_id": ["ann"], "type": ["x"]})
+    write_deltalake(str(tmp_path), table, partition_by=["client_id", "type"])
+    (found,) = find([tmp_path], None)
+    with pytest.raises(PipelineError, match="client_id in the name of its directory only"):
+        tabular.require_columns(found, FieldMapping())
+    tabular.require_columns(found, FieldMapping({"client_id": "partition"}))

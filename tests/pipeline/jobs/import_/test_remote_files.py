@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.lake.s3 import object_store
@@ -28,6 +29,7 @@ from unisono.pipeline.jobs.import_.sources import (
     SourceFile,
     Split,
     find,
+    open_parquet,
     unchanged,
 )
 from unisono.pipeline.open_log import sqlite_uri
@@ -89,6 +91,19 @@ def test_the_same_rows_as_from_a_directory(s3: dict[str, str], tmp_path: Path) -
     put(s3, "old", "a.jsonl", b"{}")
     assert not unchanged(single)
     assert single.identity().options == {}
+
+
+def test_a_delta_table_is_what_it_holds_now(s3: dict[str, str]) -> None:
+    """Named itself, or somewhere below what is named."""
+    table = "s3://lake/tables/of old/events"
+    for mode in ("append", "overwrite"):
+        rows_now = pa.table({"id": [mode], "kind": ["a b"]})
+        write_deltalake(table, rows_now, mode=mode, partition_by=["kind"], storage_options=s3)
+    put(s3, "tables", "more.csv", b"id\n")
+    (named,) = find([table], None, storage_options=s3)
+    below = find(["s3://lake/tables"], None, storage_options=s3)
+    assert [Path(source.path).name for source in below] == ["more.csv", Path(named.path).name]
+    assert open_parquet(named.path, named.options).read(["id"])["id"].to_pylist() == ["overwrite"]
 
 
 @pytest.mark.parametrize(

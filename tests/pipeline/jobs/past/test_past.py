@@ -128,6 +128,19 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
         state_at(lake, "nobody", shipped_outline())
 
 
+def test_an_early_moment_is_found_without_opening_later_files(tmp_path: Path) -> None:
+    records = make_outlines(tmp_path / "data", 600, 5)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=4)
+    export(HERE, sqlite_uri(tmp_path / "data"), lake, events_per_file=100)
+    view = lake.view()
+    for file in view.log_files[2:]:
+        Path(lake.storage.uri(file.table, file.path)).unlink()
+    early = records[149].status_updated_at
+    last = max(record.committed_id for record in records if record.status_updated_at <= early)
+    assert resolve_moment(view, datetime.fromtimestamp(early / 1000, UTC)) == last
+
+
 @pytest.mark.req("PART-02")
 def test_names_as_people_type_them(spark: SparkSession, tmp_path: Path) -> None:
     composed, apart = "caf\u00e9", "cafe\u0301"

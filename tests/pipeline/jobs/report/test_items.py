@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unisono.pipeline.jobs.report.duck import know_odd_items, load_report_queries
-from unisono.pipeline.jobs.report.items import Item, item_of
+from unisono.pipeline.jobs.report.items import Item, item_of, short_event
 from unisono.protocol.canonical import canonical
 
 KINDS = (
@@ -84,6 +84,12 @@ def items_by_sql(edits: list[tuple[str | None, str | None, bytes]]) -> list[Item
 @given(st.lists(rows, min_size=1, max_size=30))
 def test_sql_names_what_python_names(edits: list[tuple[str | None, str | None, bytes]]) -> None:
     assert items_by_sql(edits) == [item_of(*edit) for edit in edits]
+
+
+@given(rows)
+def test_a_shortened_event_names_the_same(edit: tuple[str | None, str | None, bytes]) -> None:
+    kind, schema, event = edit
+    assert item_of(kind, schema, short_event(event.decode()).encode()) == item_of(*edit)
 
 
 @pytest.mark.parametrize(

@@ -342,3 +342,15 @@ def test_a_time_without_events_is_told(spark: SparkSession, tmp_path: Path) -> N
     assert result.stderr.startswith(
         "no event was committed in that time: the lake's last one, event 20, was at 2023-11-14T22:13:20"
     )
+
+
+def test_a_log_that_the_lake_is_no_copy_of_is_refused(tmp_path: Path) -> None:
+    """What has left another log says nothing of this one."""
+    make_store(tmp_path / "data", 20)
+    make_store(tmp_path / "other", 20, seed=2)
+    export_to(Lake.at(str(tmp_path / "lake")), tmp_path / "data")
+    place = ["--lake", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), "--quiet"]
+    result = unisono("lake", "report", *place, "--data", str(tmp_path / "other"))
+    assert result.exit_code != 0
+    assert "the lake is a copy of another log" in result.stderr
+    assert not (tmp_path / "out").exists()

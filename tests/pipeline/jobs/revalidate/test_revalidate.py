@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.commands import unisono
 from tests.lake.lakes import HERE
+from tests.pipeline.history import make_store
 from tests.pipeline.html.test_charts import read_page
 from tests.pipeline.jobs.report.by_hand import store_of
 from tests.pipeline.jobs.revalidate.models import (
@@ -249,3 +250,17 @@ def test_from_the_command_line(spark: SparkSession, tmp_path: Path) -> None:
     nowhere = unisono("lake", "revalidate", *place, "--model", str(tmp_path / "nowhere"), "--against", "open")
     assert nowhere.exit_code == 2
     assert "is not a directory" in nowhere.stderr
+    make_store(tmp_path / "log", 3)
+    strange = unisono(
+        "lake",
+        "revalidate",
+        *place,
+        "--model",
+        str(new),
+        "--against",
+        str(old),
+        "--data",
+        str(tmp_path / "log"),
+    )
+    assert strange.exit_code == 2
+    assert "it is a copy of another log" in strange.stderr

@@ -252,6 +252,17 @@ def _check_statistics(file: DataFile, statistics: FileStatistics, ids: Any, outc
         least, greatest = min(low for low, _ in statistics.names), max(high for _, high in statistics.names)
         checks.append(("first partition", as_bytes(file.first_partition), least))
         checks.append(("last partition", as_bytes(file.last_partition), greatest))
+    if has_own_name(file):
+        for what, both, name in (
+            ("time", file.times, "status_updated_at"),
+            ("client", file.clients, "client_id"),
+        ):
+            if both is not None and name in statistics.bounds:
+                low, high = statistics.bounds[name]
+                checks += [
+                    (f"first {what}", as_bytes(both[0]), low),
+                    (f"last {what}", as_bytes(both[1]), high),
+                ]
     for what, stated, found in checks:
         if stated != found:
             outcome.tally.add(

@@ -12,6 +12,7 @@ from unisono.pipeline.html.charts import Series, columns, line, ranges
 from unisono.pipeline.html.pages import Figure, render
 from unisono.pipeline.jobs.audit.findings import AuditFinding
 from unisono.pipeline.jobs.audit.result import AuditReport, FindingKind
+from unisono.store.check_rows import TIME_MAX_MS
 
 LISTED: Final = 50
 """Findings of one kind on the page; the JSON has all that are kept."""
@@ -100,11 +101,12 @@ def _merge_places(places: list[int], head: int) -> Any:
 
 def _growth(report: AuditReport) -> list[Figure]:
     """Events over time, from the points noted by the file checks, if they are enough for a chart."""
-    if len(report.ticks) < BINS:
+    ticks = [tick for tick in report.ticks if 0 < tick.time <= TIME_MAX_MS]  # others are findings
+    if len(ticks) < BINS:
         return []
-    ids = np.array([tick.committed_id for tick in report.ticks], float)
-    times = np.maximum.accumulate(np.array([tick.time for tick in report.ticks], float))
-    if times[-1] <= times[0] or times[0] <= 0:
+    ids = np.array([tick.committed_id for tick in ticks], float)
+    times = np.maximum.accumulate(np.array([tick.time for tick in ticks], float))
+    if times[-1] <= times[0]:
         return []
     edges = np.linspace(times[0], times[-1], BINS + 1)
     totals = np.interp(edges, times, ids)

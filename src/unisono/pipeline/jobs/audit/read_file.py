@@ -41,11 +41,19 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
         return
 
 
+SELECTING: Final = ("committed_id", "partition")
+"""Columns by whose smallest and largest values readers select row groups; our files state them in every one."""
+
+SKIPPING: Final = ("status_updated_at", "client_id")
+"""Columns by which searches and other engines skip row groups and files, where these are stated."""
+
+
 class FileStatistics:
     """The actual content of a file, to compare with its statistics."""
 
     def __init__(self) -> None:
         self.rows = 0
+        self.bounds: dict[str, tuple[Any, Any]] = {}
         self.ids: list[Any] = []
         self.times: list[Any] = []
         self.names: list[tuple[bytes, bytes]] = []
@@ -97,16 +105,18 @@ def _group(
             extremes.add(batch)
             statistics.rows += batch.num_rows
             yield batch
+        extremes.merge_into(statistics.bounds)
     except UNREADABLE as error:
         statistics.complete = False
         _report_unreadable(file, first, last, error, outcome, f"row group {number} of ")
         return
     for name, found in extremes.found.items() if has_own_name(file) else ():
-        if (stated := all_stated.get(name)) is None:
+        stated = all_stated.get(name)
+        if stated is None and name in SELECTING:
             outcome.tally.add(
                 "statistics", f"row group {number} of {file.path} has no statistics of {name}", file.first_id
             )
-        elif stated != found:
+        elif stated is not None and stated != found:
             outcome.tally.add(
                 "statistics",
                 f"row group {number} of {file.path} says {name} is {_span(stated)}, and it is {_span(found)}",
@@ -115,22 +125,30 @@ def _group(
 
 
 class _Extremes:
-    """The smallest and largest value of the columns by which readers select row groups."""
+    """The smallest and largest value of the columns by which readers select row groups, texts as bytes."""
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[Any, Any]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for name in ("committed_id", "partition"):
+        for name in (*SELECTING, *SKIPPING):
             if name in batch.schema.names and batch.column(name).null_count < batch.num_rows:
                 column = batch.column(name)
-                both = pc.min_max(column.cast(pa.binary()) if name == "partition" else column).as_py()
-                low, high = self.found.get(name, (both["min"], both["max"]))
-                self.found[name] = (min(low, both["min"]), max(high, both["max"]))
+                both = pc.min_max(column.cast(pa.binary()) if pa.types.is_string(column.type) else column)
+                _widen(self.found, name, (both["min"].as_py(), both["max"].as_py()))
+
+    def merge_into(self, bounds: dict[str, tuple[Any, Any]]) -> None:
+        for name, both in self.found.items():
+            _widen(bounds, name, both)
+
+
+def _widen(bounds: dict[str, tuple[Any, Any]], name: str, both: tuple[Any, Any]) -> None:
+    low, high = bounds.get(name, both)
+    bounds[name] = min(low, both[0]), max(high, both[1])
 
 
 def _stated_bounds(footer: Footer, group: int) -> dict[str, tuple[Any, Any]]:
-    bounds = {name: footer.bounds(group, name) for name in ("committed_id", "partition")}
+    bounds = {name: footer.bounds(group, name) for name in (*SELECTING, *SKIPPING)}
     return {name: (as_bytes(both[0]), as_bytes(both[1])) for name, both in bounds.items() if both is not None}
 
 

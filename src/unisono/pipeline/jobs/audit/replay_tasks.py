@@ -38,12 +38,11 @@ def replay_snapshots(
     outcome: AuditOutcome,
     notify: Notify,
 ) -> list[AuditStep]:
-    """Replay the snapshots of some partitions, or of all (`sample` None), by model version.
+    """Replay the snapshots of some partitions, or of all (`sample` None), by model version. Whether all events are in
+    snapshots, and whether the log's go past its head, is asked of all partitions, also where none is replayed.
 
     `states`: the table of snapshots, which records how far all partitions are folded.
     """
-    if sample == 0:
-        return []
     own = [file for file in files if file.table == SNAPSHOTS]
     models, current = _available_models(scope)
     checked = []
@@ -134,7 +133,7 @@ def _subsets(
             return [part.subset for part in plan_tasks(scope.storage, events, scope.buckets, count, cores)]
         except (*UNREADABLE, AttributeError):
             return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
-    count = min(cores, scope.buckets, sample)
+    count = min(cores, scope.buckets, sample or cores)
     return [
         PartitionSubset(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)
     ]

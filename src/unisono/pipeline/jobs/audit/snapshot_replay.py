@@ -252,33 +252,35 @@ def _store_snapshots(
     partition = name.decode()
     try:
         found = reader.snapshot(partition, task.version, task.digest)
-        head = reader.head()
     except StoreLost:
         raise
     except StorageError as error:
         tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", watermarks[name], partition)
         return
-    if found is not None and found.committed_id > head:
-        message = f"the log's snapshot: it goes past the log's head {head}"
-        tally.add("snapshot", message, found.committed_id, partition)
-    elif found is not None:
+    if found is not None:
         digest = found.model_digest or OPEN
         yield _StoredState("the log's snapshot", found.committed_id, found.state, model_digest=digest)
 
 
 def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
-    """The partitions of the subset that have a snapshot in the store."""
+    """The partitions of the subset that have a snapshot in the store, which does not go past its head."""
     try:
-        return {
+        found = {
             name.encode(): committed_id
             for name, committed_id in reader.watermarks(task.version, task.digest)
             if task.subset.holds(name)
         }
+        head = reader.head()
     except StoreLost:
         raise
     except StorageError as error:
         tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
         return {}
+    for encoded, committed_id in found.items():
+        if committed_id > head:
+            message = f"the log's snapshot: it goes past the log's head {head}"
+            tally.add("snapshot", message, committed_id, encoded.decode())
+    return {encoded: committed_id for encoded, committed_id in found.items() if committed_id <= head}
 
 
 class _Opened:

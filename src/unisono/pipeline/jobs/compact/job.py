@@ -9,6 +9,7 @@ of runs or nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,14 +24,15 @@ from unisono.lake.log_retention import shorten_log
 from unisono.lake.merge import (
     EVERY_ID,
     FILES_MERGED_MAX,
+    MERGED_BYTES_MAX,
     PartitionSubset,
     batch_rows_for,
     in_file_order,
     scan_subset,
 )
 from unisono.lake.merge_rows import merge_rows
-from unisono.lake.scan import OpenFiles, runs_of, scan_file
-from unisono.lake.sections import Section, run_rows_max, sections_for
+from unisono.lake.scan import OpenFiles, open_bytes, runs_of, scan_file
+from unisono.lake.sections import Section, run_rows_max, section_of, sections_for
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import (
@@ -57,6 +59,9 @@ ROWS_PER_FILE: Final = 1_000_000
 
 FILE_BYTES_MAX: Final = 192 << 20
 """Compressed bytes of a file, which is built in memory."""
+
+VACUUM_HOURS_MAX: Final = 1_000_000
+"""Longer than any lake has existed; delta-rs cannot count many more."""
 
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Smaller runs are joined whatever the size of their neighbours."""
@@ -133,6 +138,7 @@ def vacuum(lake: Lake, hours: int) -> int:
     A reader of an older version loses its files, and so does a job that has been writing for longer than that.
     """
     removed = 0
+    hours = min(hours, VACUUM_HOURS_MAX)
     for name in (LOG, BY_PARTITION, SNAPSHOTS):
         table = lake.find(name)
         if table is not None:
@@ -181,26 +187,58 @@ def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
     rows = sum(file.rows for file in files)
     buckets = table.description().buckets
     full = rows_per_file if table.name == LOG else run_rows_max(rows, buckets, rows_per_file)
-    return choose(list(runs_of(files)), full)
+    return [
+        group
+        for group in choose(list(runs_of(files)), full)
+        if not all(map(_is_joined, _jobs(table, table.storage, group, rows_per_file, keep_sections=True)))
+    ]
 
 
 def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
     """The groups of neighbouring runs to join, as files; chosen from the newest run back."""
     groups: list[list[list[DataFile]]] = [[]]
-    rows, files = 0, OpenFiles()
+    rows, files, memory = 0, OpenFiles(), OpenFiles(open_bytes)
     for run in reversed(runs):
         size = sum(file.rows for file in run)
         alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
-        if groups[-1] and (not alike or rows + size > full or files.with_more(run) > FILES_MERGED_MAX):
+        too_many = files.with_more(run) > FILES_MERGED_MAX or memory.with_more(run) > MERGED_BYTES_MAX
+        if groups[-1] and (not alike or rows + size > full or too_many):
             groups.append([])
-            rows, files = 0, OpenFiles()
+            rows, files, memory = 0, OpenFiles(), OpenFiles(open_bytes)
         groups[-1].append(run)
         rows += size
         files.add(run)
+        memory.add(run)
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
 
 
-def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: int) -> list[CompactionTask]:
+def _is_joined(job: CompactionTask) -> bool:
+    """Whether joining these files would only make the same ones again.
+
+    A joined run whose files do not overlap in ids looks like several runs: of `log` where events are large, and of
+    `by_partition` where one partition's events come after all of another's.
+    """
+    files = sorted(job.files, key=lambda file: (*_names(file), file.first_id))
+    return (
+        all((file.bucket, section_of(file)) == (job.bucket, job.section) for file in files)
+        and all(file.rows >= job.rows_per_file or file.bytes >= FILE_BYTES_MAX for file in files[:-1])
+        and all(_names(left)[1] <= _names(right)[0] for left, right in pairwise(files))
+    )
+
+
+def _names(file: DataFile) -> tuple[bytes, bytes]:
+    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
+
+
+def _jobs(
+    table: Table,
+    storage: Storage,
+    group: list[DataFile],
+    rows_per_file: int,
+    *,
+    keep_sections: bool = False,
+) -> list[CompactionTask]:
+    """The tasks that join a group. `keep_sections`: with at least as many sections as it has."""
     if table.name == LOG:
         return [CompactionTask(storage, LOG, tuple(group), rows_per_file)]
     buckets = table.description().buckets
@@ -209,10 +247,10 @@ def _jobs(table: Table, storage: Storage, group: list[DataFile], rows_per_file: 
         and sum(file.rows for file in group) < UNBUCKETED_ROWS_MAX
     ):
         return [CompactionTask(storage, BY_PARTITION, tuple(group), rows_per_file, UNBUCKETED, buckets)]
-    count, files = (
-        sections_for(sum(file.rows for file in group), buckets, rows_per_file),
-        FilesByBucket(group),
-    )
+    count = sections_for(sum(file.rows for file in group), buckets, rows_per_file)
+    if keep_sections:
+        count = max(count, *(its.count for file in group if (its := section_of(file)) is not None), 0)
+    files = FilesByBucket(group)
     jobs = []
     for number in range(count):
         bucket = number % buckets

@@ -9,6 +9,7 @@ the two model versions that reach furthest stay.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,12 +19,13 @@ from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import FILES_MERGED_MAX, PartitionSubset
 from unisono.lake.scan import runs_of
-from unisono.lake.snapshots import Snapshots, SnapshotWriter, files_of
+from unisono.lake.snapshots import FILE_BYTES, Snapshots, SnapshotWriter, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile, release_arrow_memory
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.spark.executors import run_on_executors, tasks_worthwhile
+from unisono.pipeline.task_planning import by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,17 +41,20 @@ ALWAYS_JOINED_BYTES: Final = 4 << 20
 TASK_BYTES: Final = 4 << 20
 """Bytes of snapshots for which a task is worth starting; the buckets of a short history share one."""
 
+STATES_PER_TASK: Final = 200_000
+"""Snapshots joined by one task: their number follows the partitions, and not the buckets."""
+
 UNBUCKETED_FILES_MIN: Final = 4
 """So many unbucketed files are joined. A generation with few partitions is such a file, and every lookup opens it."""
 
 
 class SnapshotCompactionTask(msgspec.Struct, frozen=True):
-    """One bucket of neighbouring generations, joined by one task."""
+    """A bucket of neighbouring generations, or a part of a large one, joined by one task."""
 
     storage: Storage
     files: tuple[DataFile, ...]
     bucket: int
-    buckets: int
+    subset: PartitionSubset
 
 
 class SnapshotCompactionResult(msgspec.Struct, frozen=True):
@@ -101,7 +106,7 @@ def join_generations(spark: SparkSession, lake: Lake, model_versions: Sequence[i
     table, rows = lake.table(SNAPSHOTS), 0
     for group in list(_groups(table, model_versions)):
         with job_attempt(lake.storage) as storage:
-            jobs = _jobs(storage, group, table.description().buckets)
+            jobs = list(_jobs(storage, group, table.description().buckets))
             size = sum(file.bytes for file in group)
             made = run_on_executors(spark, jobs, join, at_once=tasks_worthwhile(spark, size, TASK_BYTES))
             read = sum(part.read for part in made)
@@ -117,13 +122,13 @@ def join_generations(spark: SparkSession, lake: Lake, model_versions: Sequence[i
 
 @release_arrow_memory()
 def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
-    """On an executor: join one bucket of some generations."""
+    """On an executor: join one bucket of some generations, or a part of it."""
     first = job.files[0]
     assert first.model_version is not None
     writer = SnapshotWriter(job.storage, job.bucket, first.model_version, first.model_digest or "")
     read = written = 0
     with Snapshots.opened(job.storage, job.files) as snapshots:
-        for name, ids in snapshots.found(PartitionSubset(job.buckets, (job.bucket,))):
+        for name, ids in snapshots.found(job.subset):
             read += len(ids)
             for committed_id in states_to_keep(ids):
                 row = snapshots.at(name, committed_id)
@@ -167,18 +172,37 @@ def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFi
 
 
 def _worthwhile(group: Sequence[DataFile]) -> bool:
-    """Whether a bucket has several generations, or many generations are not split by bucket."""
+    """Whether joining makes other files: buckets have overlapping ones, or many are not split by bucket."""
     buckets: dict[int | None, list[DataFile]] = {}
     for file in group:
         buckets.setdefault(file.bucket, []).append(file)
     if len(buckets.pop(UNBUCKETED, [])) >= UNBUCKETED_FILES_MIN:
         return True
-    return any(len(list(runs_of(files))) > 1 for files in buckets.values())
+    return any(map(_overlap, buckets.values()))
 
 
-def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> list[SnapshotCompactionTask]:
-    return [
-        SnapshotCompactionTask(storage, files, bucket, buckets)
-        for bucket in range(buckets)
-        if (files := tuple(file for file in group if file.bucket in (UNBUCKETED, bucket)))
-    ]
+def _overlap(files: Sequence[DataFile]) -> bool:
+    """Whether a partition's states are in several files, other than where a full file ends, or can be thinned out."""
+    placed = sorted((*_names(file), file.last_id, file.bytes) for file in files)
+    if any(
+        last > first or (last == first and size < FILE_BYTES)
+        for (_, last, _, size), (first, *_) in pairwise(placed)
+    ):
+        return True
+    large: dict[bytes, list[int]] = {}
+    for first, last, last_id, _ in placed:
+        if first == last:
+            large.setdefault(first, []).append(last_id)
+    return any(len(states_to_keep(ids)) < len(ids) for ids in large.values())
+
+
+def _names(file: DataFile) -> tuple[bytes, bytes]:
+    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
+
+
+def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> Iterator[SnapshotCompactionTask]:
+    for bucket in range(buckets):
+        own = [file for file in group if file.bucket in (UNBUCKETED, bucket)]
+        for subset in by_name(storage, own, PartitionSubset(buckets, (bucket,)), STATES_PER_TASK):
+            if files := tuple(file for file in own if subset.may_be_in(file)):
+                yield SnapshotCompactionTask(storage, files, bucket, subset)

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake.fs import DeltaStorageHandler
 
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 
+STILL_S: Final = 60.0
+"""Files are written at once, from memory: one that nobody has written to for so long is not going to be complete."""
+
+POLL_S: Final = 0.5
+
 _DELTA_LOG: Final = "_delta_log"
+_OWN_NAME: Final = re.compile(r"(?:.*/)?(\d{12,})-(\d{12,})-[0-9a-f]{32}\.parquet")
+
+Read = TypeVar("Read")
+
+
+class UnreadableFile(Exception):
+    """A file of Parquet that is damaged, or that a killed job has left half written."""
 
 
 class SearchedFile(msgspec.Struct, frozen=True):
@@ -43,6 +58,39 @@ class SearchedFile(msgspec.Struct, frozen=True):
         return (
             self.storage is not None and top in tables and self.is_parquet and not rest.startswith(_DELTA_LOG)
         )
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """The first and last committed id in a file that this program wrote, by its name; None for other files."""
+        name = _OWN_NAME.fullmatch(self.path)
+        return None if name is None or self.storage is None else (int(name[1]), int(name[2]))
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether a job of this program that was killed may have left it half written."""
+        return self.ids is not None and self._is_local
+
+    @property
+    def _is_local(self) -> bool:
+        return self.storage is None or self.storage.is_local
+
+    def read(self, read: Callable[[Any], Read]) -> Read:
+        """What `read` makes of the open file. One that cannot be read is tried again while somebody writes it."""
+        until = time.monotonic() + 2 * STILL_S
+        while True:
+            try:
+                with self.opened() as source:
+                    return read(source)
+            except (pa.ArrowInvalid, OSError) as error:
+                if isinstance(error, OSError) and (error.errno is not None or not self._is_local):
+                    raise  # it is gone, or the disk or the store is at fault
+                if not self._is_being_written() or time.monotonic() > until:
+                    raise UnreadableFile(f"{self.location}: {error}") from error
+            time.sleep(POLL_S)
+
+    def _is_being_written(self) -> bool:
+        """Whether it may be; an object store shows complete files only."""
+        return self._is_local and time.time() - Path(self.location).stat().st_mtime < STILL_S
 
     def opened(self) -> Any:
         """The file, open for reading as an Arrow native file."""
@@ -77,7 +125,7 @@ def directory_files(directory: Path, beside: Storage | None = None) -> list[Sear
 
 
 def _walk(directory: Path) -> Iterator[tuple[str, int]]:
-    for folder, _, names in os.walk(directory):
+    for folder, _, names in os.walk(directory, onerror=_require_gone):
         for name in sorted(names):
             path = Path(folder) / name
             try:
@@ -85,6 +133,15 @@ def _walk(directory: Path) -> Iterator[tuple[str, int]]:
                     yield path.relative_to(directory).as_posix(), path.stat().st_size
             except FileNotFoundError:
                 continue
+
+
+def _require_gone(error: OSError) -> None:
+    """What cannot be listed cannot be searched."""
+    if not isinstance(error, FileNotFoundError):
+        raise LakeUnusable(
+            f"{error.filename} cannot be searched ({error.strerror}): make it readable or remove it, "
+            "and run this again"
+        ) from error
 
 
 def remove(place: SearchedFile) -> None:

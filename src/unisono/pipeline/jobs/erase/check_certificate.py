@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
 import jwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.api_jws import PyJWS
@@ -18,6 +20,10 @@ from unisono.pipeline.jobs.erase.certificate import ErasureCertificate, events_s
 from unisono.pipeline.jobs.erase.erasure_table import ErasureRecord, erasures
 
 TYPE: Final = "unisono-erasure+json"
+
+_FIELDS: Final = frozenset(ErasureCertificate.__struct_fields__)
+
+_CURVE: Final = ec.SECP256R1.name
 
 _KEYS: Final[Sequence[tuple[Any, str]]] = (
     ((ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey), "EdDSA"),
@@ -44,11 +50,14 @@ def load_key(pem: bytes, *, private: bool) -> Any:
     """A key from PEM; PipelineError for one that cannot sign or check."""
     try:
         if private:
-            return serialization.load_pem_private_key(pem, None)
-        return serialization.load_pem_public_key(pem)
-    except (ValueError, TypeError) as error:
+            key: Any = serialization.load_pem_private_key(pem, None)
+        else:
+            key = serialization.load_pem_public_key(pem)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         kind = "private key without a password" if private else "public key"
         raise PipelineError(f"this is not a {kind} in PEM: {error}") from error
+    _algorithm(key)
+    return key
 
 
 def sign(certificate: ErasureCertificate, key: Any) -> bytes:
@@ -69,6 +78,8 @@ def check(
     told(
         certificate.is_unchanged(), "its content has its hash", "its content was changed: the hash is another"
     )
+    if strange := _not_hashed(content):
+        faults.append(f"it has {', '.join(map(repr, strange))}, which its hash is not of")
     told(certificate.complete, "nothing of the erased content was found", "erased content remained")
     if key is not None:
         signed = signature is not None and _signed_content(signature, key) == certificate.json()
@@ -78,6 +89,12 @@ def check(
         told(kept, "the lake keeps the same certificate", "the lake keeps no such certificate")
         _check_events(certificate, lake, told)
     return CertificateCheck(confirmed, faults)
+
+
+def _not_hashed(content: bytes) -> list[str]:
+    """Names that a certificate does not have, and those that it has more than once, of which only the last counts."""
+    names = [name for name, _ in json.loads(content, object_pairs_hook=list)]
+    return sorted({name for name in names if name not in _FIELDS or names.count(name) > 1})
 
 
 def _check_events(certificate: ErasureCertificate, lake: Lake, told: Any) -> None:
@@ -125,7 +142,7 @@ def _kept(lake: Lake) -> list[ErasureCertificate]:
 
 def _algorithm(key: Any) -> str:
     for kinds, algorithm in _KEYS:
-        if isinstance(key, kinds):
+        if isinstance(key, kinds) and not (algorithm == "ES256" and key.curve.name != _CURVE):
             return algorithm
     raise PipelineError("a key must be Ed25519, RSA or of the curve P-256")
 

@@ -72,14 +72,24 @@ def token(piece: bytes, salt: bytes) -> bytes:
 
 
 def sample(texts: Sequence[bytes], most: int, salt: bytes) -> list[bytes]:
-    """Tokens of at most `most` pieces of these events, equally many per event, evenly over its length."""
+    """Tokens of at most `most` pieces of these events, equally many per event, evenly over its length: of few not the
+    beginning, which other events have too.
+    """
+    return sample_or_all(texts, most, salt)[0]
+
+
+def sample_or_all(texts: Sequence[bytes], most: int, salt: bytes) -> tuple[list[bytes], bool]:
+    """The same, and whether these are all pieces that there are."""
     share = max(1, most // max(1, len(texts)))
-    step = -(-len(texts) // most) if most else len(texts) + 1
+    step = max(1, -(-len(texts) // most) if most else len(texts) + 1)
     found: dict[bytes, None] = {}
-    for text in texts[:: max(1, step)]:
+    whole = step == 1
+    for text in texts[::step]:
         own = list(dict.fromkeys(pieces_of(text)))
-        found.update(dict.fromkeys(own[:: -(-len(own) // share)] if own else ()))
-    return [token(piece, salt) for piece in list(found)[:most]]
+        every = -(-len(own) // share) or 1
+        found.update(dict.fromkeys(own[every // 2 :: every]))
+        whole = whole and len(own) <= share
+    return [token(piece, salt) for piece in list(found)[:most]], whole and len(found) <= most
 
 
 class Pieces:

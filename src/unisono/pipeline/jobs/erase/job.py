@@ -49,6 +49,7 @@ from unisono.pipeline.jobs.erase.snapshots import drop_states, fold_again, folde
 from unisono.pipeline.jobs.erase.unproved import (
     UnprovedErasure,
     clear_unproved,
+    hashed_names,
     load_unproved,
     save_unproved,
 )
@@ -132,7 +133,7 @@ def plan(spark: SparkSession, store: str, lake: Lake, selector: Selector) -> Era
     begun = load_unproved(lake.storage)
     salt = os.urandom(SALT_BYTES) if begun is None else begun.salt
     selection = select(spark, store, view, selector, log_extent.pruned_to, log_extent.head, salt)
-    if selector.kind == "user" and not selection.events and begun is not None and begun.selected_by == "user":
+    if selector.kind == "user" and not selection.events and begun is not None and begun.is_of(selector):
         # Authors are erased with the text, so the events of an interrupted erasure are found by their ids.
         rest = ByCommittedId(begun.ids or ())
         selection = select(spark, store, view, rest, log_extent.pruned_to, log_extent.head, salt)
@@ -225,7 +226,10 @@ def _begin(
     whole = merge_selections([own] if before is None else [before, own], own.salt)
     tokens = frozenset(sorted(tokens)[:PIECES_MAX])
     ids = tuple(event.committed_id for event in whole.events)
-    fresh = UnprovedErasure(own.salt, tokens, ids, planned.selector.kind, reason)
+    names: frozenset[bytes] | None = hashed_names(planned.selector, own.salt)
+    if begun is not None:
+        names = None if begun.names is None else begun.names | hashed_names(planned.selector, own.salt)
+    fresh = UnprovedErasure(own.salt, tokens, ids, planned.selector.kind, reason, names)
     if fresh != begun:
         save_unproved(lake.storage, fresh)
     times.update(record(lake, own.events, now_ms(), planned.selector.kind, reason))

@@ -83,6 +83,7 @@ class Proof(msgspec.Struct, frozen=True):
             lines.append(f"  the log: {self.log_events} events")
         for trace in self.traces[:TRACES_SHOWN]:
             what = f"{trace.events} events" if trace.events else f"{len(trace.pieces)} pieces"
+            what = "it cannot be read, so it was not searched" if trace.unreadable else what
             lines.append(f"  {trace.place.location}: {what}")
         if len(self.traces) > TRACES_SHOWN:
             lines.append(f"  and {len(self.traces) - TRACES_SHOWN} more files")
@@ -128,7 +129,7 @@ def prove_erased(
     )
     if doubtful - common:
         common |= pieces_in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
-    traces = [trace for trace in found.traces if trace.events or trace.pieces - common]
+    traces = [trace for trace in found.traces if trace.events or trace.unreadable or trace.pieces - common]
     left = count_unerased(spark, store, erased, log_extent.pruned_to)
     return Proof(found.files, found.bytes, len(pieces), len(common), traces, left)
 

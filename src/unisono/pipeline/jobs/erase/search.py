@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unisono.lake.row_groups import Footer
-from unisono.pipeline.jobs.erase.all_files import SearchedFile
+from unisono.pipeline.jobs.erase.all_files import SearchedFile, UnreadableFile
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, differing, touched
 from unisono.pipeline.spark.executors import run_on_executors
@@ -34,16 +34,21 @@ TASK_BYTES: Final = 64 << 20
 
 TASK_FILES_MAX: Final = 64
 
+_MAGIC: Final = b"PAR1"
+
 PIECES_PER_FILE: Final = 1_000
 """Pieces sampled from a file's remaining content, to search for it elsewhere."""
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A file with erased content: the number of events by their ids, and the tokens of pieces."""
+    """A file with erased content: the number of events by their ids, and the tokens of pieces. `unreadable`: it may
+    have some, and cannot be searched.
+    """
 
     place: SearchedFile
     events: int
     pieces: frozenset[bytes]
+    unreadable: bool = False
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -81,21 +86,38 @@ def search_files(erased: TombstoneTimes, pieces: Pieces, places: Sequence[Search
     traces = []
     for place in places:
         try:
-            events, found = _search(place, erased, pieces)
+            events, found = place.read(partial(_search, place, erased, pieces))
         except FileNotFoundError:
+            continue
+        except UnreadableFile:
+            if _may_have(place, erased):
+                traces.append(Trace(place, 0, frozenset(), unreadable=True))
             continue
         if events or found:
             traces.append(Trace(place, events, frozenset(found)))
     return traces
 
 
-def _search(place: SearchedFile, erased: TombstoneTimes, pieces: Pieces) -> tuple[int, set[bytes]]:
-    with place.opened() as source:
-        if place.holds_events:
-            return _events_in(source, erased, pieces.salt)
-        if place.is_parquet:
-            return 0, _decoded(source, pieces)
+def _may_have(place: SearchedFile, erased: TombstoneTimes) -> bool:
+    """Whether an unreadable file may have erased content: one of events may not where its name has other ids."""
+    return not place.holds_events or place.ids is None or len(erased.within(*place.ids)) > 0
+
+
+def _search(
+    place: SearchedFile, erased: TombstoneTimes, pieces: Pieces, source: Any
+) -> tuple[int, set[bytes]]:
+    if not place.is_parquet or (place.ids is None and not _is_begun(source)):
         return 0, _raw(source, pieces)
+    if place.holds_events:
+        return _events_in(source, erased, pieces.salt)
+    return 0, _decoded(source, pieces)
+
+
+def _is_begun(source: Any) -> bool:
+    """Whether a file begins as Parquet does: one of another program may not, despite its name."""
+    begins: bytes = source.read(len(_MAGIC))
+    source.seek(0)
+    return begins == _MAGIC
 
 
 def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, set[bytes]]:
@@ -113,38 +135,45 @@ def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, s
 
 
 def _decoded(source: Any, pieces: Pieces) -> set[bytes]:
-    """Search all columns of text or bytes; a foreign file may not be Parquet despite its name."""
+    """Search all columns of text or bytes."""
     finder = FragmentSearch(pieces)
-    try:
-        with pq.ParquetFile(source) as parquet:
-            for batch in parquet.iter_batches(1_024):
-                for column in batch.columns:
-                    for buffer in text_buffers(column):
-                        finder.look(buffer)
-    except pa.ArrowInvalid:
-        source.seek(0)
-        return _raw(source, pieces)
+    with pq.ParquetFile(source) as parquet:
+        for batch in parquet.iter_batches(1_024):
+            for column in batch.columns:
+                for buffer in text_buffers(column):
+                    finder.look(buffer)
     return finder.found
 
 
 def text_buffers(column: Any) -> Iterator[Any]:
     """The bytes of a column, however nested."""
     kind = column.type
-    if pa.types.is_dictionary(kind):
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from text_buffers(column.storage)
+    elif pa.types.is_dictionary(kind):
         yield from text_buffers(column.dictionary)
     elif pa.types.is_nested(kind):
-        children = column.flatten()
-        for child in children if isinstance(children, list) else [children]:
+        for child in _children(column):
             yield from text_buffers(child)
+    elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        yield from text_buffers(column.cast(pa.large_binary()))
     elif (
         pa.types.is_string(kind)
         or pa.types.is_binary(kind)
         or pa.types.is_large_string(kind)
         or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
     ):
-        data = column.buffers()[2]
+        data = column.buffers()[-1]
         if data is not None:
             yield data
+
+
+def _children(column: Any) -> list[Any]:
+    if pa.types.is_map(column.type):
+        return [column.keys, column.items]
+    children = column.flatten()
+    return children if isinstance(children, list) else [children]
 
 
 def _raw(source: Any, pieces: Pieces) -> set[bytes]:

@@ -22,7 +22,7 @@ from unisono.lake.scan import files_with
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.authorship import authorship_of
-from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample
+from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample_or_all
 from unisono.pipeline.jobs.export.job import ranges
 from unisono.pipeline.open_log import open_reader, read_partitions, read_range, readers_at_once
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
@@ -78,13 +78,14 @@ class Selection(msgspec.Struct, frozen=True):
     """The selected events, each once, by committed_id.
 
     `partitions`: the first selected event of each partition. `pieces`: tokens of their remaining content, made with
-    `salt`.
+    `salt`. `cut`: there would have been more.
     """
 
     events: list[SelectedEvent]
     partitions: dict[str, int]
     pieces: frozenset[bytes]
     salt: bytes
+    cut: bool = False
 
 
 class ByCommittedId(msgspec.Struct, frozen=True):
@@ -129,7 +130,16 @@ def select(
         )
         for since, upto, file in spans
     ]
-    return merge_selections(run_on_executors(spark, tasks, select_part, at_once=readers_at_once(store)), salt)
+    at_once = readers_at_once(store)
+    parts = run_on_executors(spark, tasks, select_part, at_once=at_once)
+    cut = [place for place, part in enumerate(parts) if part.cut]
+    rest = PIECES_MAX - sum(len(part.pieces) for part in parts if not part.cut)
+    if (
+        cut and rest // len(cut) > share
+    ):  # few of the tasks have found events: these share what the others left
+        again = [msgspec.structs.replace(tasks[place], pieces_max=rest // len(cut)) for place in cut]
+        parts += run_on_executors(spark, again, select_part, at_once=at_once)
+    return merge_selections(parts, salt)
 
 
 def _part(
@@ -179,8 +189,8 @@ def select_part(task: _SelectTask) -> Selection:
                     found.add(number, row["id"], row["partitions"], event, hot.get(number, b""))
     finally:
         reader.close()
-    pieces = frozenset(sample(found.texts, task.pieces_max, task.salt))
-    return Selection(found.events, found.partitions, pieces, task.salt)
+    pieces, whole = sample_or_all(found.texts, task.pieces_max, task.salt)
+    return Selection(found.events, found.partitions, frozenset(pieces), task.salt, cut=not whole)
 
 
 class _Found:

@@ -7,6 +7,7 @@ knows what to finish and what to search for, even though the text itself may exi
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from typing import Final
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import ERASURES, Storage
 from unisono.pipeline.jobs.erase.all_files import SearchedFile, lake_files, remove
+from unisono.pipeline.jobs.erase.select import Selector
 
 _PREFIX: Final = "_unproved-"
 """File prefix in the folder of `erasures`; such files belong to no table, and a vacuum leaves them."""
@@ -24,8 +26,9 @@ _PREFIX: Final = "_unproved-"
 class UnprovedErasure(msgspec.Struct, frozen=True):
     """Events, by committed_id, and tokens, all made with one salt.
 
-    `selected_by` and `reason` are for events that are not in `erasures` yet. `ids` is None in files of older
-    versions: then any event in the table may be unfinished.
+    `selected_by` and `reason` are for events that are not in `erasures` yet. `names` has salted hashes of what they
+    were selected by. `ids` is None in files of older versions, and then any event in the table may be unfinished; so
+    is `names`, which then may be any.
     """
 
     salt: bytes
@@ -33,6 +36,20 @@ class UnprovedErasure(msgspec.Struct, frozen=True):
     ids: tuple[int, ...] | None = None
     selected_by: str = "id"
     reason: str | None = None
+    names: frozenset[bytes] | None = None
+
+    def is_of(self, selector: Selector) -> bool:
+        """Whether any of these names was given to it."""
+        if self.names is None:
+            return self.selected_by == selector.kind
+        return not self.names.isdisjoint(hashed_names(selector, self.salt))
+
+
+def hashed_names(selector: Selector, salt: bytes) -> frozenset[bytes]:
+    return frozenset(
+        hashlib.blake2b(f"{selector.kind} {name}".encode(), key=salt, digest_size=16).digest()
+        for name in selector.names
+    )
 
 
 def load_unproved(storage: Storage) -> UnprovedErasure | None:

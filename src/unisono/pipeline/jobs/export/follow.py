@@ -76,7 +76,7 @@ class Follower:
         self._stopping = threading.Event()
         self._failure: Exception | None = None
         plan(store, lake)  # refuses the lake of another log
-        head = lake.head()
+        head = align_tables(spark, store, lake)  # a stream alone does nothing until there are new events
         spark.dataSource.register(UnisonoSource)
         rows = (
             spark.readStream.format("unisono")
@@ -141,7 +141,8 @@ class Follower:
 
     def _write(self, rows: DataFrame, storage: Storage) -> list[WrittenFiles]:
         writing = _Writing(storage, self._lake.view().buckets)
-        found = rows_of(rows.mapInArrow(writing, "written BINARY"), "export.follow")
+        stored = rows.select(*LOG_SCHEMA.names)  # the source has columns more
+        found = rows_of(stored.mapInArrow(writing, "written BINARY"), "export.follow")
         return [msgspec.msgpack.decode(row.written, type=WrittenFiles) for row in found]
 
 

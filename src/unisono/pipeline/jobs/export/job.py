@@ -19,11 +19,12 @@ from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import to_batch
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, total
-from unisono.lake.lake import Lake
+from unisono.lake.lake import Lake, View
 from unisono.lake.origin import Origin
 from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.write import DataFile, WrittenFiles, release_arrow_memory, write_runs
+from unisono.pipeline.compare import same_places
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.open_log import extent, gc_paused, open_reader, read_range, readers_at_once
 from unisono.pipeline.origin_check import origin_of, require_reached, require_same_log
@@ -163,6 +164,8 @@ def export_stage(
         ]
         at_once = None if stage.from_lake else readers_at_once(store)
         written = run_on_executors(spark, tasks, run_task, at_once=at_once)
+        if BY_PARTITION not in stage.tables:
+            _require_same_places(spark, store, view, stage)
         return commit(lake, stage, written, origin_of(store))
 
 
@@ -238,6 +241,16 @@ def _require_whole(stage: ExportCommit, log: Digest) -> None:
         raise Mismatch(
             f"({stage.since}, {stage.upto}] expected, but {log.rows} events from {log.first} to "
             f"{log.last} were written: nothing is committed"
+        )
+
+
+def _require_same_places(spark: SparkSession, store: str, view: View, stage: ExportCommit) -> None:
+    """Refuse a table `by_partition` that was filled from what the log no longer has."""
+    if not same_places(spark, store, view, stage.since, stage.upto):
+        raise Mismatch(
+            f"events {stage.since + 1} to {stage.upto} are in the table {BY_PARTITION} and differ from those of the "
+            f"log, which was probably restored from a backup: remove the directory {BY_PARTITION}, and "
+            f"`unisono lake export` makes it again from the table {LOG}"
         )
 
 

@@ -40,13 +40,13 @@ from unisono.pipeline.jobs.import_.sources import (
     unchanged,
 )
 from unisono.pipeline.jobs.import_.staging import DECIDED, READ, ImportProgress, ImportRequest, Staging
-from unisono.pipeline.open_log import extent, gc_paused, sqlite_directory
+from unisono.pipeline.open_log import extent, gc_paused, open_reader, sqlite_directory
 from unisono.pipeline.progress import Notify
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.pipeline.spark.executors import run_on_executors
 from unisono.store.bulk_load import GROUP_ROWS_MAX, Concerns, Loader, LogMovedOn, groups, open_log
 from unisono.store.bulk_load import UnnumberedEvent as PreparedRow
-from unisono.store.port import CommitLog, Record, StoreUnusable
+from unisono.store.port import CommitLog, LogReader, Record, StoreUnusable
 from unisono.store.sqlite.files import LOG_FILE
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ def _open(store: str) -> CommitLog:
         raise NoSuchStore(str(error)) from error
 
 
+def _name(log: LogReader) -> str:
+    identity = log.identity()
+    return f"{identity.log_id}.{identity.log_epoch}"
+
+
 def _require_files(plan: ImportPlan) -> None:
     if not plan.sources:
         raise PipelineError("no files to import")
@@ -149,14 +154,18 @@ class _Work:
         directory = sqlite_directory(self._plan.store)
         empty = directory is not None and not (directory / LOG_FILE).exists()
         base = 0 if empty else extent(self._plan.store).head
+        log = "" if empty else self._identity()
         if self._manifest.stage == DECIDED and self._manifest.base != base:
             self._discard_decisions()
-        self._decide(base)
+        self._discard_those_of_another(log, base)
+        self._decide(base, log)
 
     def load(self, log: CommitLog) -> LoadSummary:
         """Decide and load what is left."""
+        identity = _name(log)
+        self._discard_those_of_another(identity, log.head())
         for _ in range(MOVED_MAX):
-            self._decide(log.head())
+            self._decide(log.head(), identity)
             try:
                 return self._load(log)
             except LogMovedOn as moved:
@@ -190,7 +199,21 @@ class _Work:
         self._staging.keep(self._manifest)
         self._staging.clear("loaded.json", "staged", "decided", "repeats")
 
-    def _decide(self, base: int) -> None:
+    def _discard_those_of_another(self, log: str, head: int) -> None:
+        """Rows that another log had, or this one before it was restored, are known no more."""
+        manifest = self._manifest
+        if manifest.stage != DECIDED:
+            return
+        certain = self._staging.loaded() if self._plan.full else 0
+        if (manifest.base and manifest.log != log) or head < manifest.base + certain:
+            self._notify("the rows were judged against another log: judging again")
+            self._discard_decisions()
+
+    def _identity(self) -> str:
+        with closing(open_reader(self._plan.store)) as reader:
+            return _name(reader)
+
+    def _decide(self, base: int, log: str) -> None:
         if self._manifest.stage == DECIDED:
             if self._manifest.rejects == self._plan.rejects:
                 return
@@ -200,7 +223,7 @@ class _Work:
         if base:
             require_visible(spark, self._plan.store)
         summaries = self._read(spark)
-        self._manifest.base = base
+        self._manifest.base, self._manifest.log = base, log
         prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries)
         prepared.seconds = time.monotonic() - began
         self._manifest.accepted = prepared.totals.accepted

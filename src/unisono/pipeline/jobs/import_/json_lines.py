@@ -1,12 +1,12 @@
 """JSON lines, plain and gzip: one row in each line.
 
 A task owns the lines that begin within its bytes. Lines are numbered from 1 as an editor does, blank ones too; blank
-lines are no rows.
+lines are no rows. A last line that neither ends nor is a row shows that the file was cut short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from typing import IO, Any, Final
@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
 from unisono.pipeline.jobs.import_.rows import SourceRow, canonical_text, tree_text
 from unisono.pipeline.jobs.import_.sources import (
@@ -73,7 +74,10 @@ def read(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
             says = f"the line has more than {LINE_BYTES_MAX} bytes"
             yield SourceRow(number, fault=RefusedRow("unreadable", says))
         elif stripped := line.strip():
-            yield _row(number, stripped, decode)
+            row = _row(number, stripped, decode)
+            if row.fault is not None and not line.endswith(b"\n"):
+                raise EOFError(f"line {number}, the last one, has no line break and is {row.fault.message}")
+            yield row
 
 
 def _lines(split: Split) -> Iterator[tuple[int, bytes | None]]:
@@ -110,17 +114,40 @@ def _skip(file: IO[bytes]) -> int:
 
 
 @lru_cache(maxsize=8)
-def _decoder(names: tuple[tuple[str, str], ...]) -> msgspec.json.Decoder[Any]:
+def _decoder(names: tuple[tuple[str, str], ...]) -> Callable[[bytes], Any]:
+    """Decodes the fields of a line, whose columns are renamed; a column of several fields once for each of them."""
+    columns = {field: field for field in FIELDS} | dict(names)
+    first = {column: field for field, column in reversed(columns.items())}
+    others = [(field, column) for field, column in columns.items() if first[column] != field]
+    # Fields that are set afterwards: what a line has under these names does not matter.
+    decode = _struct(columns | {field: f"{field} of {column}" for field, column in others}).decode
+    if not others:
+        return decode
+    again = [(field, _struct({field: column}).decode) for field, column in others]
+
+    def decode_all(line: bytes) -> Any:
+        found = decode(line)
+        for field, other in again:
+            setattr(found, field, getattr(other(line), field))
+        return found
+
+    return decode_all
+
+
+def _struct(columns: Mapping[str, str]) -> msgspec.json.Decoder[Any]:
     kinds = [
         (field, Raw | UnsetType if field in _RAW else Any, UNSET if field in _RAW else None)
-        for field in FIELDS
+        for field in columns
     ]
-    return msgspec.json.Decoder(msgspec.defstruct("Line", kinds, rename=dict(names)))
-
-
-def _row(number: int, line: bytes, decoder: msgspec.json.Decoder[Any]) -> SourceRow:
     try:
-        found = decoder.decode(line)
+        return msgspec.json.Decoder(msgspec.defstruct("Line", kinds, rename=dict(columns)))
+    except ValueError as error:
+        raise PipelineError(f"--map names a column that JSON lines cannot have here: {error}") from error
+
+
+def _row(number: int, line: bytes, decode: Callable[[bytes], Any]) -> SourceRow:
+    try:
+        found = decode(line)
         event = event_text(found)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return SourceRow(number, text=line, fault=RefusedRow("unreadable", f"not a JSON object: {error}"))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from functools import partial
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 
 from unisono.lake.errors import one_line
 from unisono.lake.object_store import with_defaults
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.import_ import delta_files
 
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 
@@ -56,21 +57,30 @@ def found(url: str, options: dict[str, str]) -> RemoteFile | None:
 
 
 def files_below(url: str, options: dict[str, str]) -> list[RemoteFile]:
-    """All files below a URL that are not hidden, by name; of a Delta table its current files."""
+    """All files below a URL that are not hidden, by name; of a Delta table, also of one below, its current files."""
     url = url.rstrip("/")
     store, key = _store(url, options)
-    if _asked(url, lambda: DeltaTable.is_deltatable(url, options)):
-        urls = _asked(url, lambda: DeltaTable(url, storage_options=options).file_uris())
-        return [_required(each, options) for each in sorted(urls)]
     selector = pa_fs.FileSelector(key, allow_not_found=True, recursive=True)
     infos = _asked(url, lambda: store.get_file_info(selector))
     names = {info.path.removeprefix(key).lstrip("/"): info for info in infos}
-    return [
-        _file(f"{url}/{name}", names[name])
-        for name in sorted(names)
-        if names[name].type == pa_fs.FileType.File
-        and not any(part.startswith(("_", ".")) for part in name.split("/"))
+    tables = {
+        name.partition(f"{delta_files.LOG}/")[0] for name in names if f"/{delta_files.LOG}/" in f"/{name}"
+    }
+    found = [
+        _file(f"{url}/{name}", info)
+        for name, info in names.items()
+        if info.type == pa_fs.FileType.File and not _hidden(name) and not any(map(name.startswith, tables))
     ]
+    for table in sorted(tables):
+        if not _hidden(table):
+            place = f"{url}/{table}".rstrip("/")
+            current = _asked(place, partial(delta_files.current_files, place, options))
+            found += [_required(each, options) for each in current]
+    return sorted(found, key=lambda file: file.url)
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def open_native(url: str, options: dict[str, str]) -> Any:

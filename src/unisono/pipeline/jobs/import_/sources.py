@@ -15,11 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.jobs.import_ import remote_files
+from unisono.pipeline.jobs.import_ import delta_files, remote_files
 from unisono.pipeline.progress import Notify, silent
 
 JSONL, PARQUET, CSV, INSIEME = "jsonl", "parquet", "csv", "insieme-sqlite"
@@ -213,17 +212,28 @@ def _chosen(
 
 
 def _files(path: Path) -> list[Path]:
-    """All files that are not hidden; of a Delta table its current files."""
-    if (path / "_delta_log").is_dir():
-        try:
-            return sorted(Path(uri) for uri in DeltaTable(str(path)).file_uris())
-        except DeltaError as error:
-            raise PipelineError(f"{path} cannot be read as a Delta table: {error}") from error
-    return [
+    """All files that are not hidden; of a Delta table, also of one below, its current files."""
+    tables = [each.parent for each in sorted(path.rglob(delta_files.LOG)) if each.is_dir()]
+    found = [
         each
-        for each in sorted(path.rglob("*"))
-        if each.is_file() and not any(part.startswith(("_", ".")) for part in each.relative_to(path).parts)
+        for each in path.rglob("*")
+        if each.is_file() and not _hidden(each, path) and not any(map(each.is_relative_to, tables))
     ]
+    for table in tables:
+        if not _hidden(table, path):
+            found += map(Path, _current_files(table))
+    return sorted(found)
+
+
+def _hidden(file: Path, within: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in file.relative_to(within).parts)
+
+
+def _current_files(table: Path) -> list[str]:
+    try:
+        return delta_files.current_files(str(table))
+    except DeltaError as error:
+        raise PipelineError(f"{table} cannot be read as a Delta table: {error}") from error
 
 
 def _format(path: str) -> str | None:

@@ -52,14 +52,15 @@ class ImportRequest(msgspec.Struct, frozen=True):
 
 
 class ImportProgress(msgspec.Struct):
-    """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged;
-    `rejects` the table that has the rejected rows.
+    """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged, and
+    `log` which one it was (empty where there was none); `rejects` the table that has the rejected rows.
     """
 
     key: str
     began_ms: int
     stage: str = ""
     base: int = 0
+    log: str = ""
     accepted: int = 0
     first_ms: int = 0
     rejects: str = ""

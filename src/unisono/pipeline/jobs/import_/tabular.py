@@ -16,6 +16,7 @@ from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
@@ -34,7 +35,8 @@ from unisono.pipeline.jobs.import_.sources import (
 from unisono.protocol.canonical import canonical
 
 BATCH_ROWS: Final = 1_000
-"""Rows of Parquet in memory as Python values at a time."""
+BATCH_BYTES: Final = 8 << 20
+"""Rows and bytes of Parquet in memory as Python values at a time, by the mean size of a row group's rows."""
 
 CELL_CHARACTERS_MAX: Final = 64 << 20
 """Characters of a CSV cell: a longer one is taken for a missing closing quote, and not kept in memory."""
@@ -51,6 +53,10 @@ _one_value: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 _NEEDED: Final = (("id",), ("partitions", "partition"), ("event", "schema", "type"))
 """One of each is needed, or no row could be an event."""
+
+_OF_EVENT: Final = ("client_id", "committed_id", "status_updated_at", "user_id", "claims", "author")
+_PARTS_OF_EVENT: Final = ("schema", "data", "meta", "type", "payload")
+"""Fields that a row may lack, and which would be missed without notice."""
 
 
 def parquet_splits(file: int, source: SourceFile, size: int = SPLIT_ROWS) -> list[Split]:
@@ -80,17 +86,21 @@ def read_parquet(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
     with open_parquet(split.path, split.options) as file:
         present = set(file.schema_arrow.names)
         columns = {field: mapped.column(field) for field in FIELDS if mapped.column(field) in present}
-        groups = range(split.start, split.end)
         number = split.row
-        for batch in file.iter_batches(
-            batch_size=BATCH_ROWS, row_groups=list(groups), columns=[*columns.values()]
-        ):
+        for batch in _batches(file, range(split.start, split.end), [*columns.values()]):
             for record in _records(batch):
                 number += 1
                 if isinstance(record, RefusedRow):
                     yield SourceRow(number, fault=record)
                 else:
                     yield _parquet_row(number, {field: record[column] for field, column in columns.items()})
+
+
+def _batches(file: pq.ParquetFile, groups: Iterable[int], columns: list[str]) -> Iterator[Any]:
+    for group in groups:
+        whole = file.metadata.row_group(group)
+        rows = BATCH_BYTES * whole.num_rows // max(1, whole.total_byte_size)
+        yield from file.iter_batches(max(1, min(BATCH_ROWS, rows)), row_groups=[group], columns=columns)
 
 
 def _records(batch: Any) -> Iterable[dict[str, Any] | RefusedRow]:
@@ -126,10 +136,12 @@ def _parquet_row(number: int, found: dict[str, Any]) -> SourceRow:
 
 
 def read_csv(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
-    """The rows of a CSV file with a header; numbered by the line they end on."""
+    """The rows of a CSV file with a header; numbered by the line they end on. A last line that neither ends nor is a
+    row shows that the file was cut short."""
     csv.field_size_limit(CELL_CHARACTERS_MAX)
     with _open(split.path, split.options) as file:
-        reader = csv.reader(file, strict=True)
+        lines = _Lines(file)
+        reader = csv.reader(lines, strict=True)
         header: list[str] | None = None
         line = 1
         try:
@@ -138,12 +150,30 @@ def read_csv(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
                 if header is None:
                     header = cells or None
                 elif cells:
-                    yield _csv_row(reader.line_num, header, cells, mapped)
+                    row = _csv_row(reader.line_num, header, cells, mapped)
+                    if row.fault is not None and not lines.ended:
+                        raise EOFError(
+                            f"line {row.number}, the last one, has no line break and {row.fault.message}"
+                        )
+                    yield row
         except csv.Error as error:
             raise PipelineError(
                 f"{split.path} is not CSV from line {line} on ({error}): where the next row begins would be a guess. "
                 "Every quote must be closed, and quotes within a cell doubled"
             ) from error
+
+
+class _Lines:
+    """The lines of a file; `ended`: whether the one that was read last has a line break."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.ended = True
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._file:
+            self.ended = line.endswith(("\n", "\r"))
+            yield line
 
 
 def require_columns(source: SourceFile, mapped: FieldMapping) -> None:
@@ -164,6 +194,13 @@ def require_columns(source: SourceFile, mapped: FieldMapping) -> None:
     for field in FIELDS:
         if present.count(mapped.column(field)) > 1:
             raise PipelineError(f"{source.path} has several columns {mapped.column(field)!r}")
+    parts_of_event = () if mapped.column("event") in present else _PARTS_OF_EVENT
+    for column in map(mapped.column, (*_OF_EVENT, *parts_of_event)):
+        if column not in present and f"/{column}=" in source.path:
+            raise PipelineError(
+                f"{source.path} has {column} in the name of its directory only, as tables have that are partitioned "
+                "by it: write it without partitions, and import that"
+            )
 
 
 def _columns(source: SourceFile) -> list[str]:

@@ -104,6 +104,7 @@ def states_at(
     # Where a partition has snapshots past `upto`, the one before may be older than `folded`.
     since = folded if all(file.last_id <= upto for file in own) else 0
     files = [file for file in view.partition_files if file.last_id > since and file.first_id <= upto]
+    own = [file for file in own if file.first_id <= upto]
     cores = parallelism(spark)
     rows = sum(file.rows for file in (*files, *own))
     events, snapshots = FilesByBucket(files), FilesByBucket(own)
@@ -117,7 +118,7 @@ def states_at(
             events.of(part.subset),
             snapshots.of(part.subset),
         )
-        for part in plan_tasks(view.storage, files, view.buckets, rows, cores)
+        for part in plan_tasks(view.storage, [*files, *own], view.buckets, rows, cores)
     ]
     return task_frame(spark, tasks, _batches, STATES_SCHEMA)
 
@@ -220,8 +221,10 @@ def _exists(view: View, partition: str) -> bool:
 
 
 def _last_committed_by(view: View, when_ms: int) -> int | None:
-    """The last event committed by a time, from the statistics of row groups, newest first."""
+    """The last event committed by a time, from the statistics of files and row groups, newest first."""
     for file in reversed(view.log_files):
+        if file.times is not None and file.times[0] > when_ms:
+            continue
         with open_checked(view.storage, file) as parquet:
             footer = Footer(parquet.metadata)
             for group in reversed(range(len(footer))):

@@ -20,6 +20,7 @@ Item: TypeAlias = tuple[str, str, str]
 
 _TARGETED: Final = frozenset(("set", "unset", "treePush", "treeUpdate", "treeDelete", "treeMove"))
 _BY_OPTION: Final = frozenset(("treeUpdate", "treeDelete", "treeMove"))
+_WITH_ID: Final = ("data", "value", "options")
 _LAST_PART: Final = re.compile(r"\.[^.]*\Z")
 
 ODD_ITEM_TYPE: Final = "STRUCT(family VARCHAR, place VARCHAR, node VARCHAR)"
@@ -43,6 +44,22 @@ def item_of(kind: str | None, schema: str | None, event: bytes) -> Item | None:
     except (orjson.JSONDecodeError, TypeError, KeyError):
         return None  # damaged, or without one of these
     return None if place is None or node is None else ("tree", place, node)
+
+
+def short_event(event: str) -> str:
+    """A text that names what an event edits, and nothing else of it."""
+    try:
+        payload = orjson.loads(event)["payload"]
+        named = {part: _only_id(payload[part]) for part in _WITH_ID if part in payload}
+        if "target" in payload:
+            named["target"] = payload["target"]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        return "{}"
+    return orjson.dumps({"payload": named}).decode()
+
+
+def _only_id(part: Any) -> dict[str, Any]:
+    return {"id": part["id"]} if isinstance(part, dict) and "id" in part else {}
 
 
 def _text(value: Any) -> str | None:

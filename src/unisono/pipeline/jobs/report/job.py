@@ -31,6 +31,7 @@ from unisono.pipeline.jobs.report.tables import (
     write_table,
 )
 from unisono.pipeline.open_log import extent, sqlite_directory
+from unisono.pipeline.origin_check import require_same_log
 from unisono.pipeline.progress import Notify, silent
 from unisono.store.sqlite.files import LOG_FILE
 
@@ -108,7 +109,7 @@ def report(
     from unisono.pipeline.jobs.report.engines import engine_on
     from unisono.pipeline.jobs.report.queries import ReportQueries
 
-    pruned_to = 0 if store is None else extent(store).pruned_to
+    pruned_to = 0 if store is None else _pruned_to(store, lake, view.head)
     ages = {days: head_at - days * DAY_MS for days in KEEP_DAYS}
     with engine_on(None if spark is None else spark()) as engine:
         queries = ReportQueries(
@@ -166,6 +167,13 @@ def write(result: HistoryReport, out: Path) -> None:
         unfinished.replace(out / "index.html")
     except OSError as error:
         raise PipelineError(f"cannot write the report to {out}: {error.strerror or error}") from error
+
+
+def _pruned_to(store: str, lake: Lake, head: int) -> int:
+    """What has left the log, which must be the one that the lake is a copy of."""
+    log_extent = extent(store)
+    require_same_log(store, lake, head, log_extent)
+    return log_extent.pruned_to
 
 
 def _committed_at(view: View) -> int:

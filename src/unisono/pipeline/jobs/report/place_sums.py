@@ -2,7 +2,7 @@
 
 A partition is in one subset, so partitions and their items are counted without an exchange. Files are read by the
 lake's own reader, which checks them, and pass through DuckDB as a stream. It keeps what it has to sort in bounded
-memory, and on disk beyond that.
+memory, and on disk beyond that. Of large events it gets only what names their items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unisono.lake.merge import PartitionSubset, scan_subset
 from unisono.lake.scan import RowRange
 from unisono.lake.write import DataFile, release_arrow_memory
 from unisono.pipeline.jobs.report.duck import bounded_duckdb, know_odd_items, load_report_queries
-from unisono.pipeline.jobs.report.items import Item
+from unisono.pipeline.jobs.report.items import Item, short_event
 from unisono.pipeline.jobs.report.scope import ReportScope
 from unisono.pipeline.jobs.report.steps import step_start
 from unisono.pipeline.jobs.report.tables import BusyPartition
@@ -32,6 +32,9 @@ PLACES: Final = pa.schema([("client_id", pa.string()), ("partitions", pa.int64()
 
 MEMORY_MAX: Final = "512MB"
 """Of DuckDB in one task; what needs more goes to temporary files."""
+
+EVENT_BYTES_MAX: Final = 32 << 10
+"""Longer event texts are shortened: DuckDB fills vectors of 2,048 rows whatever their size, and spills none."""
 
 _READ: Final = ("partition", "committed_id", "client_id", "status_updated_at", "event", "type", "schema")
 
@@ -104,9 +107,18 @@ def _edits(scope: ReportScope, task: PlaceTask) -> Iterator[pa.RecordBatch]:
             rows = batch.filter(pc.and_(pc.greater_equal(at, scope.from_ms), pc.less(at, scope.to_ms)))
             size = pc.cast(pc.binary_length(rows.column("event")), pa.int64())
             steps = step_start(np.asarray(rows.column("status_updated_at")), scope.step_ms)
+            rows = rows.set_column(_READ.index("event"), "event", _short(rows.column("event"), size))
             yield pa.RecordBatch.from_arrays(
                 [*rows.columns, size, pa.array(steps, pa.int64())], schema=_EDITS
             )
+
+
+def _short(events: pa.Array, size: pa.Array) -> pa.Array:
+    large = pc.greater(size, EVENT_BYTES_MAX)
+    if not pc.any(large).as_py():
+        return events
+    texts = [short_event(text) for text in events.filter(large).to_pylist()]
+    return pc.replace_with_mask(events, large, pa.array(texts, events.type))
 
 
 def _summary(connection: duckdb.DuckDBPyConnection, queries: Mapping[str, str], top: int) -> PlaceSummary:

@@ -77,12 +77,18 @@ def newest_rows(
     storage: Storage, subset: PartitionSubset, files: Sequence[DataFile], model_version: int, upto: int
 ) -> Iterator[pa.RecordBatch]:
     """The newest snapshot of each partition of a subset up to an id, in the order of partitions."""
+    rows = newest_states(storage, subset, files, upto)
+    for batch in in_batches(rows, lambda row: len(row.state), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
+        yield _batch(batch, model_version)
+
+
+def newest_states(
+    storage: Storage, subset: PartitionSubset, files: Sequence[DataFile], upto: int
+) -> Iterator[StateRow]:
+    """The same as they are stored."""
     with Snapshots.opened(storage, files, upto) as snapshots:
-        rows = (_sound_row(snapshots, name) for name, _ in snapshots.found(subset))
-        for batch in in_batches(
-            rows, lambda row: len(row.state), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES
-        ):
-            yield _batch(batch, model_version)
+        for name, _ in snapshots.found(subset):
+            yield _sound_row(snapshots, name)
 
 
 def _sound_row(snapshots: Snapshots, name: bytes) -> StateRow:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-import orjson
 import pyarrow as pa
 
+from unisono.lake.snapshots import StateRow
+from unisono.model.pack import unpack
 from unisono.pipeline.deep_json import text
+from unisono.store.batching import in_batches
 from unisono.vocabulary import Json
 
 ITEMS_SCHEMA: Final = (
@@ -31,24 +33,25 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 BATCH_ROWS: Final = 4_096
+BATCH_BYTES: Final = 4 << 20
+"""Bounds of one Arrow batch of a worker."""
 
 Item: TypeAlias = tuple[str, str, str | None, int, int, Json]
 """Target, id, parent, position, depth and value."""
 
 
-def item_rows(states: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The items of batches of states, in batches."""
-    rows: list[tuple[Any, ...]] = []
-    for batch in states:
-        columns = (batch.column(name).to_pylist() for name in ("partition", "committed_id", "state"))
-        for partition, committed_id, state in zip(*columns, strict=True):
-            for *place, value in items_of(orjson.loads(state)):
-                rows.append((partition, committed_id, *place, text(value)))
-                if len(rows) == BATCH_ROWS:
-                    yield _batch(rows)
-                    rows = []
-    if rows:
+def item_rows(states: Iterable[StateRow]) -> Iterator[pa.RecordBatch]:
+    """The items of states, in batches."""
+    for rows in in_batches(
+        _rows(states), lambda row: len(row[-1]), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES
+    ):
         yield _batch(rows)
+
+
+def _rows(states: Iterable[StateRow]) -> Iterator[tuple[Any, ...]]:
+    for state in states:
+        for *place, value in items_of(unpack(state.state)):
+            yield (state.partition, state.committed_id, *place, text(value))
 
 
 def items_of(state: Json) -> Iterator[Item]:

@@ -21,8 +21,8 @@ from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import total
 from unisono.lake.errors import CommitConflict, LakeUnusable
 from unisono.lake.lake import Lake, View
-from unisono.lake.merge import PartitionSubset
-from unisono.lake.scan import files_with, open_files_needed
+from unisono.lake.merge import MERGED_BYTES_MAX, PartitionSubset
+from unisono.lake.scan import OpenFiles, files_with, open_bytes, open_files_needed
 from unisono.lake.snapshots import Snapshots, StateRow, files_of
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
@@ -35,7 +35,7 @@ from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, compact_table
 from unisono.pipeline.jobs.compact.snapshot_compaction import join_generations
 from unisono.pipeline.jobs.export.job import require_present
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
-from unisono.pipeline.task_planning import FilesByBucket, plan_names, plan_tasks
+from unisono.pipeline.task_planning import FilesByBucket, by_name, plan_names, plan_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,8 +50,15 @@ UNBUCKETED_ROWS_MAX: Final = 100_000
 RUNS_MAX: Final = 64
 """Runs read at the same time; more are compacted first."""
 
+STATES_PER_TASK: Final = 100_000
+"""Snapshots read by one task: their number follows the partitions, and not the buckets."""
+
 GENERATIONS_MAX: Final = 64
 """Snapshot files open at once to find a partition's newest; more are joined first."""
+
+FOLDS: Final = "unisono.folds"
+"""The note that counts those commits of snapshots that fold events, also by model version. Those of different models
+do not disturb each other; before any other a run begins again, because its states may be of an erased history."""
 
 Progress = Callable[[int, int], None]
 """Called with the rows read so far, and all rows to read."""
@@ -122,12 +129,14 @@ def latest(lake: Lake, model_version: int, upto: int | None = None) -> Iterator[
 
 
 def by_bucket(table: Table, model_version: int) -> Iterator[tuple[PartitionSubset, list[DataFile]]]:
-    """The snapshots of a model version by bucket: the subset of the partitions, and their files."""
+    """The snapshots of a model version by bucket, and parts of large buckets: the subset of the partitions, and their
+    files."""
     files, buckets = _own(table, model_version), table.description().buckets
     for bucket in range(buckets):
         own = [file for file in files if file.bucket in (UNBUCKETED, bucket)]
-        if own:
-            yield PartitionSubset(buckets, (bucket,)), own
+        for subset in by_name(table.storage, own, PartitionSubset(buckets, (bucket,)), STATES_PER_TASK):
+            if found := [file for file in own if subset.may_be_in(file)]:
+                yield subset, found
 
 
 def _remove(lake: Lake, model_version: int) -> None:
@@ -181,7 +190,12 @@ def _settled_view(spark: SparkSession, lake: Lake, since: int) -> View:
     view = lake.view()
     new = [file for file in view.partition_files if file.last_id > since]
     fresh_rows = sum(file.rows for file in new if file.bucket == UNBUCKETED)
-    if fresh_rows <= UNBUCKETED_ROWS_MAX and open_files_needed(new) <= RUNS_MAX:
+    memory = OpenFiles(open_bytes).with_more(new)
+    if (
+        fresh_rows <= UNBUCKETED_ROWS_MAX
+        and open_files_needed(new) <= RUNS_MAX
+        and memory <= MERGED_BYTES_MAX
+    ):
         return view
     compact_table(spark, lake, BY_PARTITION, ROWS_PER_FILE)
     return lake.view()
@@ -255,7 +269,8 @@ def _waves(tasks: list[FoldTask], rows_max: int) -> Iterator[list[FoldTask]]:
 def _commit(
     table: Table, results: Sequence[FoldResult], model: ShippedModel, folded: dict[int, int]
 ) -> Table:
-    """Commit the files of a wave; the table after it. CommitConflict when another process added snapshots."""
+    """Commit the files of a wave; the table after it. CommitConflict when another process added snapshots of this
+    model, or removed some."""
     unknown = [name for part in results for name in part.unknown]
     if unknown:
         raise NoSuchPartition(f"no event of partition {unknown[0]!r} is in the lake")
@@ -263,14 +278,44 @@ def _commit(
     if not files and not folded:
         return table
     require_present(table.storage, files)
-    commits = table.snapshot_commits
     notes = {"model": model.digest, "digest": msgspec.to_builtins(total([part.digest for part in results]))}
+    own = f"{FOLDS}.{model.version}"
     with removed_unless_committed(table.storage, files):
-        table.put_snapshots(files, folded, notes)
-    now = Table.open(table.storage, SNAPSHOTS)
-    if now is None or now.snapshot_commits != commits + 1:
-        raise CommitConflict("another process adds snapshots of the same lake")
+        while True:
+            now = _unless_overtaken(table, own, 0)
+            try:
+                counts = {name: _count(now, name) + 1 for name in (FOLDS, own)}
+                now.put_snapshots(files, folded, notes, counts=counts)
+                break
+            except CommitConflict:
+                if _reopened(table).version == now.version:
+                    raise
+    return _unless_overtaken(table, own, 1)
+
+
+def _unless_overtaken(table: Table, own: str, commits: int) -> Table:
+    """The table as it is now; CommitConflict when more happened since `table` than folds by other models, and so many
+    commits of this run, which `own` counts."""
+    now = _reopened(table)
+    if _not_folds(now) != _not_folds(table) or _count(now, own) != _count(table, own) + commits:
+        raise CommitConflict("another process changed the snapshots of the same lake")
     return now
+
+
+def _count(table: Table, name: str) -> int:
+    return table.read_note(name) or 0
+
+
+def _reopened(table: Table) -> Table:
+    now = Table.open(table.storage, SNAPSHOTS)
+    if now is None:
+        raise CommitConflict("another process removed the snapshots of the same lake")
+    return now
+
+
+def _not_folds(table: Table) -> int:
+    """Commits of snapshots that do more than add some: they also remove some, as an erasure does."""
+    return table.snapshot_commits - _count(table, FOLDS)
 
 
 def _own(table: Table, model_version: int) -> list[DataFile]:

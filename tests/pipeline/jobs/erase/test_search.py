@@ -1,0 +1,116 @@
+"""The search for erased content in Parquet files of any shape."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.lake.lakes import HERE, export_to
+from tests.pipeline.canaries import append, holders
+from tests.pipeline.jobs.erase.erasing import run
+from unisono.lake.errors import LakeUnusable
+from unisono.lake.lake import Lake
+from unisono.pipeline.jobs.erase import select
+from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
+from unisono.pipeline.jobs.erase.search import search_files
+from unisono.pipeline.open_log import sqlite_uri
+from unisono.protocol.canonical import canonical
+from unisono.store.sqlite.log import SqliteLog
+
+TEXT = "what was said".center(PIECE_BYTES, ".")
+SALT = bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([None, TEXT], pa.string()),
+        ([TEXT.encode()], pa.large_binary()),
+        ([TEXT.encode()], pa.binary(PIECE_BYTES)),
+        ([TEXT], pa.string_view()),
+        ([TEXT], pa.json_()),
+        ([TEXT, TEXT], pa.dictionary(pa.int32(), pa.string())),
+        ([None, {"a": [{"b": TEXT}]}], pa.struct({"a": pa.list_(pa.struct({"b": pa.string()}))})),
+        ([None, [(TEXT, "")]], pa.map_(pa.string(), pa.string())),
+        ([[("", ["", TEXT])]], pa.map_(pa.string(), pa.list_(pa.string()))),
+    ],
+)
+def test_text_is_found_in_every_type(tmp_path: Path, values: list[Any], kind: pa.DataType) -> None:
+    if isinstance(kind, pa.BaseExtensionType):
+        column = pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
+    else:
+        column = pa.array(values, kind)
+    (tmp_path / "other").mkdir()
+    pq.write_table(
+        pa.table({"n": pa.array(range(len(values))), "x": column}), tmp_path / "other" / "a.parquet"
+    )
+    pieces = Pieces([token(TEXT.encode(), SALT)], SALT)
+    (trace,) = search_files(TombstoneTimes.of({}), pieces, lake_files(Lake.at(str(tmp_path)).storage))
+    assert trace.pieces == pieces.tokens
+
+
+def test_a_directory_that_cannot_be_listed_is_no_searched_one(tmp_path: Path) -> None:
+    """One with too long a path, since root may list all others."""
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=place)
+        below = os.open("d" * 250, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = below
+    os.close(place)
+    with pytest.raises(LakeUnusable, match="cannot be searched"):
+        lake_files(Lake.at(str(tmp_path)).storage)
+    assert directory_files(tmp_path / "gone") == []
+
+
+def test_events_of_one_file_of_many_are_all_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of pieces is bounded, and what other files do not need is for those that have erased events."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    with closing(SqliteLog.open(data)) as log:
+        records = append(log, 200)
+    export_to(lake, data, events_per_file=10)
+    erased = records[100:110]
+    wanted = {token(piece, SALT) for record in erased for piece in pieces_of(record.event)}
+    monkeypatch.setattr(select, "PIECES_MAX", 10 * len(wanted))  # for each of 20 files half
+    ids = select.Selector("id", tuple(record.id for record in erased))
+    found = select.select(HERE, sqlite_uri(data), lake.view(), ids, 0, 200, SALT)
+    assert [event.id for event in found.events] == [record.id for record in erased]
+    assert found.pieces == wanted
+    monkeypatch.setattr(select, "PIECES_MAX", 10)
+    assert 0 < len(select.select(HERE, sqlite_uri(data), lake.view(), ids, 0, 200, SALT).pieces) <= 10
+
+
+def test_few_pieces_of_an_event_are_not_those_that_all_events_have() -> None:
+    said = [random.Random(n).randbytes(60).hex() for n in range(100)]
+    texts = [
+        canonical({"type": "event", "payload": {"schema": "note.added", "data": {"text": text}}})
+        for text in said
+    ]
+    found = sample(texts, 100, SALT)
+    assert len(set(found)) == 100
+    common = set(pieces_of(texts[0])) & set(pieces_of(texts[1]))
+    assert common
+    assert not set(found) & {token(piece, SALT) for piece in common}
+
+
+def test_erasing_in_a_lake_of_many_exports(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables of many versions have checkpoints, whose columns are maps."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    with closing(SqliteLog.open(data)) as log:
+        append(log, 200)
+    export_to(lake, data, *range(5, 201, 5))
+    assert list((tmp_path / "lake").rglob("*.checkpoint.parquet"))
+    assert run(spark, data, lake).proof.holds
+    assert list(holders(data, tmp_path / "lake")) == []
