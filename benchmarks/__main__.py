@@ -3,6 +3,7 @@
 python -m benchmarks peers      Unisono beside other systems, and the raw limits; `make bench`
 python -m benchmarks compare    this tree beside another revision of it
 python -m benchmarks same       whether the pipeline's results are those of another revision
+python -m benchmarks jobs       the pipeline's commands beside those of another revision
 python -m benchmarks report     tables and pictures once more, from kept results
 python -m benchmarks parts      the measurements of single parts, one after the other
 python -m benchmarks NAME …     those named: canonical tree client firstsync loading pruning postgres nodes pipeline
@@ -10,7 +11,7 @@ python -m benchmarks NAME …     those named: canonical tree client firstsync l
                                 console capacity
 python -m benchmarks.scale      how the pipeline grows: explains itself with --help
 
-The first four explain themselves with --help.
+The first five explain themselves with --help.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ COMMANDS = {
     "report": ("benchmarks.comparison.peers", "report"),
     "compare": ("benchmarks.comparison.compare", "main"),
     "same": ("benchmarks.comparison.same_results", "main"),
+    "jobs": ("benchmarks.comparison.jobs", "main"),
 }
 PARTS = (
     "canonical", "tree", "client", "firstsync", "loading", "pruning", "postgres", "nodes",

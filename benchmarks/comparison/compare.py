@@ -7,7 +7,9 @@ generators, in turn, so that what slows the machine slows both.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,3 +132,14 @@ def worktree(revision: str) -> Iterator[Path]:
                 ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(folder)],
                 capture_output=True, check=False,
             )  # fmt: skip
+
+
+def run_in(tree: Path, *arguments: object, codes: Sequence[int] = (0,)) -> None:
+    """Run this Python with the sources of a tree; ends with what it printed unless it exits with one of `codes`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)])}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env=environment, cwd=tree, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in codes:
+        raise SystemExit(f"{' '.join(map(str, arguments))} in {tree}:\n{done.stdout}\n{done.stderr}")

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +19,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.comparison.compare import worktree
+from benchmarks.comparison.compare import run_in, worktree
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = Path(__file__).with_name("same_results_steps.py")
@@ -35,16 +33,16 @@ def main(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     with worktree(chosen.base) as base, tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        _run(base, STEPS, "make", folder / "base", chosen.events)
+        run_in(base, STEPS, "make", folder / "base", chosen.events)
         shutil.copytree(folder / "base", folder / "new")
         results = {}
         for name, tree in (("base", base), ("new", ROOT)):
             began = time.monotonic()
-            _run(tree, STEPS, "read", folder / name, folder / f"{name}.json")
+            run_in(tree, STEPS, "read", folder / name, folder / f"{name}.json")
             results[name] = json.loads((folder / f"{name}.json").read_text())
             for case in REPORTED:
                 out = folder / f"{name}-{case}"
-                _run(
+                run_in(
                     tree,
                     "-m",
                     "unisono",
@@ -96,20 +94,6 @@ def _differences(base: Any, new: Any, path: str = "") -> list[tuple[str, str]]:
             pair for number, (a, b) in enumerate(pairs) for pair in _differences(a, b, f"{path}[{number}]")
         ][:8]
     return [] if base == new else [(f"{path} {_text(base)}", f"{path} {_text(new)}")]
-
-
-def _run(tree: Path, *arguments: object) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)])}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=environment,
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, arguments))} in {tree}:\n{done.stdout}\n{done.stderr}")
 
 
 if __name__ == "__main__":
