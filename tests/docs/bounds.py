@@ -19,7 +19,11 @@ from unisono.front.auth.keys import MAX_KEY_FILE_BYTES, MIN_HMAC_SECRET_BYTES
 from unisono.front.auth.verified_tokens import MAX_REMEMBERED, MAX_REMEMBERED_BYTES
 from unisono.front.auth.verify import MAX_AUTHOR_BYTES, MAX_TOKEN_BYTES, NBF_LEEWAY_S
 from unisono.front.descriptors import MAX_REFUSED
-from unisono.front.early_messages import MAX_EARLY_MESSAGES, MAX_UNVERIFIED_BYTES
+from unisono.front.early_messages import (
+    MAX_EARLY_MESSAGES,
+    MAX_UNVERIFIED_BYTES,
+    MAX_UNVERIFIED_UNSENT_BYTES,
+)
 from unisono.front.intake import SPREAD_MAX
 from unisono.front.openings import MAX_HEAD_BYTES, MIN_OPENINGS
 from unisono.front.presence import (
@@ -76,6 +80,8 @@ FIXED: Final = (
     f"| a message before `connected` | {size(MAX_UNVERIFIED_BYTES)}, or",
     f"| messages sent behind a `connect` that is still being verified | {MAX_EARLY_MESSAGES}, or"
     f" {size(MAX_UNVERIFIED_BYTES)} together |",
+    "| bytes waiting to be sent to a connection before `connected` |"
+    f" {size(MAX_UNVERIFIED_UNSENT_BYTES)}, or `max_send_buffer_bytes`",
     f"| an HTTP request for an upgrade | {size(MAX_HEAD_BYTES)}, and",
     f"| sockets without an upgrade although there is no room for connections, per front | {MIN_OPENINGS} |",
     f"| connections above `max_connections` that are being closed with 4006, per front | {MAX_REFUSED} |",
