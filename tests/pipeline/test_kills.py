@@ -163,17 +163,29 @@ def test_a_duckdb_file(made: Made, tmp_path: Path) -> None:
     lake, records = made
     snapshot(HERE, lake, ShippedModel.open())
     path = tmp_path / "lake.duckdb"
+    making = tmp_path / ".lake.duckdb.new"
     arguments = ("views", "--lake", lake.storage.location, "--duckdb", str(path))
-    moments: list[Callable[[], bool]] = [path.exists, lambda: Path(f"{path}.wal").exists()]
-    for moment in moments:
-        making = start(*arguments)
-        wait_until(moment, making)
-        kill(making)
-    done = run(*arguments)
-    assert done.returncode == 0, done.stderr
+    whole = [(EVENTS,)]
+
+    def events() -> list[tuple[int]]:
+        with duckdb.connect(str(path)) as database:
+            return database.sql("SELECT count(*) FROM events").fetchall()
+
+    hits = 0
+    for moment in (making / path.name, making / f"{path.name}.wal", Path(f"{path}.wal")):
+        if moment.parent == making:
+            path.unlink(missing_ok=True)
+        killed = start(*arguments)
+        wait_until(moment.exists, killed)
+        hits += kill(killed)
+        assert not path.exists() or events() == whole, "it has its name when it is complete"
+        done = run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert not making.exists()
+    assert hits, "something was killed in the middle"
+    assert events() == whole
     with duckdb.connect(str(path), read_only=True) as database:
         states = len({name for record in records for name in record.partitions})
-        assert database.sql("SELECT count(*) FROM events").fetchall() == [(EVENTS,)]
         assert database.sql("SELECT count(*), count(DISTINCT partition) FROM states").fetchall() == [
             (states, states)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     assert rows(path, "SELECT count(*) FROM partition_events") == [(sum(map(len, names.values())),)]
     assert rows(path, "SELECT job, items FROM runs") == [("export", 300)]
     assert rows(path, "SELECT * FROM audit") == []
+
+
+def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    path, making = tmp_path / "lake.duckdb", tmp_path / ".lake.duckdb.new"
+    with pytest.raises(PipelineError, match=r"lake\.duckdb cannot be made: No such file or directory"):
+        make_duckdb_file(lake[0], tmp_path / "missing" / "lake.duckdb")
+    making.mkdir()
+    descriptor = os.open(making, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(PipelineError, match=r"another process makes .*lake\.duckdb"):
+        make_duckdb_file(lake[0], path)
+    assert making.exists()
+    assert not path.exists()
+    os.close(descriptor)
+    make_duckdb_file(lake[0], path)
+    assert not making.exists()
 
 
 def test_a_duckdb_file_of_a_lake_below_directories_that_look_like_columns(tmp_path: Path) -> None:

@@ -7,8 +7,12 @@ own. The macro `history(name)` reads one partition from the few files that can h
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +56,10 @@ class DuckdbFile(msgspec.Struct, frozen=True):
 
 
 def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
-    """Make the file, or replace what an earlier call put into it, in one transaction."""
+    """Make the file, or replace what an earlier call put into it, in one transaction.
+
+    A new file gets its name when it is complete, because DuckDB opens none whose making was cut off.
+    """
     try:
         import duckdb
     except ImportError as error:
@@ -63,7 +70,7 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
         )
     view = lake.view()
     try:
-        with duckdb.connect(str(path)) as database:
+        with _complete_file(path) as file, duckdb.connect(str(file)) as database:
             _run(database, "BEGIN")
             _require_own(database, prefix)
             _create_event_views(database, view, prefix)
@@ -74,7 +81,47 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
             _run(database, "COMMIT")
     except duckdb.Error as error:
         raise PipelineError(f"{path}: DuckDB cannot do it: {error}") from error
+    except OSError as error:
+        raise PipelineError(f"{path} cannot be made: {error.strerror or error}") from error
     return DuckdbFile(str(path), view.head, **copied)
+
+
+@contextmanager
+def _complete_file(path: Path) -> Iterator[Path]:
+    """The file itself if it exists; else one in a directory beside it that becomes it at the end.
+
+    The directory stays when its process is killed, and the next run clears it.
+    """
+    if path.exists():
+        yield path
+        return
+    folder = path.with_name(f".{path.name}.new")
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(descriptor, folder, path)
+        for left in folder.iterdir():
+            left.unlink()
+        try:
+            yield folder / path.name
+            if path.exists():
+                raise PipelineError(f"{path} was made by another program meanwhile: run this again")
+            (folder / path.name).rename(path)
+        finally:
+            shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, path: Path) -> None:
+    """Lock the directory, which must still have its name: whoever locked it before has removed it at the end."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), folder.stat()):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise PipelineError(f"another process makes {path}: run this again when it has ended")
 
 
 def _require_own(database: Any, prefix: str) -> None:
