@@ -24,7 +24,7 @@ from unisono.lake.run_tables import RunRecord, record_runs
 from unisono.lake.snapshots import StateRow
 from unisono.lake.storage import SNAPSHOTS
 from unisono.model.pack import pack
-from unisono.pipeline import create_views
+from unisono.pipeline import create_views, snapshots
 from unisono.pipeline.duckdb_file import make_duckdb_file
 from unisono.pipeline.errors import NoSuchPartition, PipelineError
 from unisono.pipeline.job_model import ShippedModel
@@ -32,7 +32,7 @@ from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.past.job import state_at
 from unisono.pipeline.jobs.snapshot.items import BATCH_BYTES, item_rows, items_of
-from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.jobs.snapshot.job import latest, snapshot
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.spark import lake_source
 from unisono.pipeline.spark.lake_source import SCHEMAS, LakeTableRead
@@ -216,6 +216,51 @@ def test_a_dataframe_that_outlives_the_versions_of_its_lake_is_not_empty(tmp_pat
     with pytest.raises(PipelineError, match=r"no longer has its version 1, .* load it again"):
         planned_rows(source)
     assert planned_rows(UnisonoSource({"lake": made.storage.location, "table": table}))
+
+
+@pytest.mark.parametrize("table", ["states", "items"])
+def test_snapshots_of_some_partitions_are_not_shown_as_those_of_all(
+    tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = make_store(tmp_path / "data", 300)
+    made = Lake.at(str(tmp_path / "lake"))
+    made.make(buckets=2)
+    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    one, other, *rest = by_partition(records)
+    snapshot(HERE, made, OPEN, partitions=[one])
+
+    def read(*names: str) -> set[str]:
+        options = {"partitions": json.dumps(names)} if names else {}
+        return {row["partition"] for row in rows_of(made, table=table, **options)}
+
+    def require_refused() -> None:
+        for refused in (read, lambda: make_duckdb_file(made, tmp_path / "lake.duckdb")):
+            with pytest.raises(PipelineError, match=r"version 0 are of some partitions only: `unisono lake"):
+                refused()
+        with pytest.raises(PipelineError, match="are of some partitions only"):
+            snapshots(HERE, made, model=OPEN)
+
+    require_refused()
+    assert read(one) <= {one}
+    with pytest.raises(PipelineError, match=rf"partition '{other}' has no snapshot of model version 0"):
+        read(one, other)
+
+    folded = []
+
+    def killed(*_: int) -> None:
+        """After the first wave."""
+        folded.append(len({row.partition for row in latest(made, 0)}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unisono.pipeline.jobs.snapshot.job.WAVE_ROWS_PER_CORE", 1)
+    monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 10)
+    with pytest.raises(KeyboardInterrupt):
+        snapshot(HERE, made, OPEN, progress=killed)
+    assert 1 < folded[0] < len(rest) + 2
+    require_refused()
+    snapshot(HERE, made, OPEN)
+    assert read() <= {one, other, *rest}
+    assert len(rows_of(made, table="states")) == len(rest) + 2
 
 
 def planned_rows(source: UnisonoSource) -> list[str]:

@@ -33,15 +33,16 @@ from unisono.lake.lake import Lake
 from unisono.lake.merge import NamedPartitions, PartitionSubset
 from unisono.lake.run_tables import AUDIT, RUNS, data_paths, read_files
 from unisono.lake.scan import RowRange, files_with, scan_file
-from unisono.lake.snapshots import files_of
+from unisono.lake.snapshots import StateRow, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.snapshot.frames import (
     SNAPSHOTS_SCHEMA,
-    newest_rows,
     newest_states,
+    require_all_folded,
     require_model_version,
+    state_batches,
 )
 from unisono.pipeline.jobs.snapshot.in_force import shown_version
 from unisono.pipeline.jobs.snapshot.items import ITEMS_SCHEMA, item_rows
@@ -121,15 +122,25 @@ class _StateRows(msgspec.Struct, frozen=True):
     model_version: int
     upto: int
     columns: tuple[str, ...]
+    required: tuple[str, ...] = ()
+    """Partitions that must have one."""
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        own = self.storage, self.subset, self.files
-        if self.table == "states":
-            rows = newest_rows(*own, self.model_version, self.upto)
-        else:
-            rows = item_rows(newest_states(*own, self.upto))
+        states = self._states()
+        rows = state_batches(states, self.model_version) if self.table == "states" else item_rows(states)
         for batch in rows:
             yield batch.select(list(self.columns))
+
+    def _states(self) -> Iterator[StateRow]:
+        missing = set(self.required)
+        for state in newest_states(self.storage, self.subset, self.files, self.upto):
+            missing.discard(state.partition)
+            yield state
+        if missing:
+            raise PipelineError(
+                f"partition {min(missing)!r} has no snapshot of model version {self.model_version} up to event "
+                f"{self.upto}, and not all partitions are folded: `unisono lake snapshot` folds them"
+            )
 
 
 class _RecordRows(msgspec.Struct, frozen=True):
@@ -278,15 +289,24 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             own = files_with(files_of(files, version), buckets, self.names, -1, upto)
             encoded = tuple(sorted({name.encode() for name in self.names}))
             named = NamedPartitions(buckets, names=encoded)
-            yield self._states(named, own, version, upto)
+            required = () if table.folded_upto(version) else self.names
+            yield self._states(named, own, version, upto, required)
             return
+        require_all_folded(table, version)
         for subset, own in by_bucket(table, version):
             yield self._states(subset, own, version, upto)
 
     def _states(
-        self, subset: PartitionSubset, files: Sequence[DataFile], version: int, upto: int
+        self,
+        subset: PartitionSubset,
+        files: Sequence[DataFile],
+        version: int,
+        upto: int,
+        required: tuple[str, ...] = (),
     ) -> _StateRows:
-        return _StateRows(self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns)
+        return _StateRows(
+            self.lake.storage, self.table, subset, tuple(files), version, upto, self.columns, required
+        )
 
 
 def _joined(parts: Iterable[_EventRows]) -> Iterator[_Several]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from unisono.lake.lake import Lake
 from unisono.lake.merge import PartitionSubset
-from unisono.lake.snapshots import Snapshots, StateRow
+from unisono.lake.snapshots import Snapshots, StateRow, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
+from unisono.lake.table import Table
 from unisono.lake.write import DataFile
 from unisono.pipeline.deep_json import state_text
 from unisono.pipeline.errors import PipelineError
@@ -44,12 +45,13 @@ class _BucketTask(msgspec.Struct, frozen=True):
 def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> DataFrame:
     """The newest snapshot of each partition, in the columns of SNAPSHOTS_SCHEMA; `created_at` in milliseconds.
 
-    None before any were made; PipelineError when there are only those of other models.
+    None before any were made; PipelineError when there are only those of other models, or of some partitions.
     """
     folded_to(lake, model)  # refuses snapshots of another content of the same version
     table, head = lake.find(SNAPSHOTS), lake.head()
     if table is not None:
         require_model_version(table.readable_files(), model.version)
+        require_all_folded(table, model.version)
     buckets = [] if table is None else list(by_bucket(table, model.version))
     tasks = [
         _BucketTask(lake.storage, subset, tuple(files), model.version, head) for subset, files in buckets
@@ -68,16 +70,24 @@ def require_model_version(files: Sequence[DataFile], version: int) -> None:
         )
 
 
+def require_all_folded(table: Table, version: int) -> None:
+    """Refuse the snapshots of a model version that may be of some partitions only: a first fold did not reach its
+    end, an erasure removed some, or only named ones were folded.
+    """
+    if files_of(table.readable_files(), version) and not table.folded_upto(version):
+        raise PipelineError(
+            f"the lake's snapshots of model version {version} are of some partitions only: `unisono lake snapshot` "
+            "folds the others, and the option partitions reads those that it names"
+        )
+
+
 def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:
     """On an executor: the newest rows of one bucket."""
-    return newest_rows(task.storage, task.subset, task.files, task.model_version, task.upto)
+    return state_batches(newest_states(task.storage, task.subset, task.files, task.upto), task.model_version)
 
 
-def newest_rows(
-    storage: Storage, subset: PartitionSubset, files: Sequence[DataFile], model_version: int, upto: int
-) -> Iterator[pa.RecordBatch]:
-    """The newest snapshot of each partition of a subset up to an id, in the order of partitions."""
-    rows = newest_states(storage, subset, files, upto)
+def state_batches(rows: Iterable[StateRow], model_version: int) -> Iterator[pa.RecordBatch]:
+    """Snapshots in the columns of SNAPSHOTS_SCHEMA."""
     for batch in in_batches(rows, lambda row: len(row.state), count_max=BATCH_ROWS, bytes_max=BATCH_BYTES):
         yield _batch(batch, model_version)
 
@@ -85,7 +95,7 @@ def newest_rows(
 def newest_states(
     storage: Storage, subset: PartitionSubset, files: Sequence[DataFile], upto: int
 ) -> Iterator[StateRow]:
-    """The same as they are stored."""
+    """The newest snapshot of each partition of a subset up to an id, in the order of partitions."""
     with Snapshots.opened(storage, files, upto) as snapshots:
         for name, _ in snapshots.found(subset):
             yield _sound_row(snapshots, name)
