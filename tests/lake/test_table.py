@@ -17,7 +17,7 @@ from unisono.lake import write
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, to_batch
-from unisono.lake.errors import CommitConflict, LakeUnusable
+from unisono.lake.errors import CommitConflict, LakeUnusable, OutsideLake
 from unisono.lake.lake import Lake
 from unisono.lake.scan import scan_log
 from unisono.lake.storage import BY_PARTITION, LOG
@@ -125,6 +125,28 @@ def test_files_that_no_commit_names_are_not_read(lake: Lake) -> None:
     assert len(list(Path(lake.storage.table(LOG)).glob("*.parquet"))) == 3
     assert count(lake) == 10
     assert sum(batch.num_rows for batch in lake.scan_arrow()) == 10
+
+
+@pytest.mark.parametrize(
+    ("since", "upto", "error"),
+    [
+        (
+            0,
+            11,
+            r"ends at event 10, events up to 11 are requested: `unisono lake export` adds what the log has",
+        ),
+        (11, None, "ends at event 10, events after 11 are requested"),
+        (9, 5, r"\(9, 5\] is not a range: 0 <= from <= to must hold"),
+        (-1, None, r"\(-1, 10\] is not a range"),
+    ],
+)
+@pytest.mark.parametrize("names", [None, ["plain"]])
+def test_a_range_that_the_lake_does_not_have_is_refused(
+    lake: Lake, since: int, upto: int | None, error: str, names: list[str] | None
+) -> None:
+    lake.table(LOG).append(written(lake, 0, 10), 0, 10, {})
+    with pytest.raises(OutsideLake, match=error):
+        lake.scan_arrow(names, since, upto)
 
 
 def test_of_a_file_that_does_not_fit_nothing_is_left(lake: Lake) -> None:

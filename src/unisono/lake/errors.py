@@ -25,6 +25,10 @@ class LakeUnusable(LakeError):
     """The lake is missing, damaged, or not one that this program supports."""
 
 
+class OutsideLake(LakeError):
+    """Committed ids are asked for that the lake does not have."""
+
+
 class ForeignFiles(LakeUnusable):
     """Another program wrote some of a table's files."""
 

@@ -19,7 +19,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from unisono.lake.columns import bucket_of
-from unisono.lake.errors import LakeUnusable
+from unisono.lake.errors import LakeUnusable, OutsideLake
 from unisono.lake.scan import COLUMNS, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.table import BUCKETS, BUCKETS_MAX, Table
@@ -127,18 +127,28 @@ class View:
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
-        `names`. Reads only row groups that may have some.
+        `names`; OutsideLake unless the lake has them all. Reads only row groups that may have some.
         """
-        last = self.last(upto)
+        last = end_of_range(self.storage.location, self.head, since, upto)
         if names is None:
             return _limited(scan_log(self.storage, self.log_files, since, last, columns), limit)
         return scan_partitions(
             self.storage, self.partition_files, self.buckets, names, since, last, columns, limit
         )
 
-    def last(self, upto: int | None) -> int:
-        """The end of a read up to `upto`."""
-        return self.head if upto is None else min(upto, self.head)
+
+def end_of_range(location: str, head: int, since: int, upto: int | None) -> int:
+    """The last id of `(since, upto]` in a lake that ends at `head`; a range that is not all there is refused."""
+    if max(since, upto or 0) > head:
+        wanted = f"events up to {upto}" if (upto or 0) > head else f"events after {since}"
+        raise OutsideLake(
+            f"the lake at {location} ends at event {head}, {wanted} are requested: "
+            "`unisono lake export` adds what the log has"
+        )
+    end = head if upto is None else upto
+    if not 0 <= since <= end:
+        raise OutsideLake(f"({since}, {end}] is not a range: 0 <= from <= to must hold")
+    return end
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -127,8 +127,12 @@ def _listed(rows: list[ErasureRecord]) -> str:
 
 
 def _tombstones(lake: Lake, first: int, last: int) -> set[int]:
-    found: set[int] = set()
-    for batch in lake.scan_arrow(since=first - 1, upto=last, columns=("committed_id", "type")):
+    view, found = lake.view(), set[int]()
+    if first > view.head:
+        return found
+    for batch in view.scan_arrow(
+        since=first - 1, upto=min(last, view.head), columns=("committed_id", "type")
+    ):
         ids, kinds = (batch.column(name).to_pylist() for name in ("committed_id", "type"))
         found.update(id for id, kind in zip(ids, kinds, strict=True) if kind == "erased")
     return found

@@ -178,7 +178,7 @@ def _pruned_to(store: str, lake: Lake, head: int) -> int:
 
 def _committed_at(view: View) -> int:
     """When the last event of the lake was committed; 0 for an empty lake."""
-    batches = view.scan_arrow(None, view.head - 1, columns=["committed_id", "status_updated_at"])
+    batches = view.scan_arrow(None, max(view.head - 1, 0), columns=["committed_id", "status_updated_at"])
     times = [time for batch in batches for time in batch.column("status_updated_at").to_pylist()]
     return int(times[-1]) if times else 0
 
