@@ -1,11 +1,13 @@
 """Reads a data file of the lake as far as possible; unreadable parts are findings.
 
-Also checks the statistics in the file, by which readers select row groups.
+What a store refuses to give is no finding: nothing is known of it, and the audit ends. Also checks the statistics in
+the file, by which readers select row groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import errno
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,15 +16,40 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError
 
 from unisono.lake.columns import LATER_COLUMNS
+from unisono.lake.errors import one_line
 from unisono.lake.file_checks import has_own_name
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS
 from unisono.lake.storage import Storage
 from unisono.lake.write import FILE_SCHEMAS, DataFile
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
 
 UNREADABLE: Final = (OSError, pa.ArrowException, DeltaError, UnicodeDecodeError)
 """Errors of reading a damaged, truncated or missing file."""
+
+_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors of this machine that say nothing about a file."""
+
+_READ_BYTES: Final = 8 << 20
+
+
+def require_given(storage: Storage, files: Iterable[DataFile]) -> None:
+    """After an error of reading them: PipelineError if their bytes cannot be had, so that it may not be damage."""
+    for file in files:
+        try:
+            with storage.read(file.table, file.path) as source:
+                while source.read(_READ_BYTES):
+                    pass
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if not storage.is_local or error.errno in _REFUSED:
+                place = storage.uri(file.table, file.path)
+                raise PipelineError(
+                    f"{place} cannot be read, so nothing is known of it: {one_line(error)} (executors need the "
+                    "permissions and credentials that the driver has)"
+                ) from error
 
 
 def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -36,9 +63,9 @@ def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterat
                 try:
                     yield from parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(columns))
                 except UNREADABLE:
-                    continue
+                    require_given(storage, [file])
     except UNREADABLE:
-        return
+        require_given(storage, [file])
 
 
 SELECTING: Final = ("committed_id", "partition")
@@ -80,13 +107,15 @@ def batches(
                 return
             footer = Footer(parquet.metadata)
             for number in range(len(footer)):
-                yield from _group(file, parquet, footer, number, outcome, statistics)
+                yield from _group(scope, file, parquet, footer, number, outcome, statistics)
     except UNREADABLE as error:
+        require_given(scope.storage, [file])
         statistics.complete = False
         _report_unreadable(file, file.first_id, file.last_id, error, outcome)
 
 
 def _group(
+    scope: Scope,
     file: DataFile,
     parquet: pq.ParquetFile,
     footer: Footer,
@@ -107,6 +136,7 @@ def _group(
             yield batch
         extremes.merge_into(statistics.bounds)
     except UNREADABLE as error:
+        require_given(scope.storage, [file])
         statistics.complete = False
         _report_unreadable(file, first, last, error, outcome, f"row group {number} of ")
         return

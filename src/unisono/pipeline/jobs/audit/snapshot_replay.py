@@ -28,7 +28,7 @@ from unisono.pipeline.errors import NoSuchRange
 from unisono.pipeline.fold import History, histories, history_of, replay, single_partition, with_names
 from unisono.pipeline.job_model import OPEN, ShippedModel
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.read_file import UNREADABLE
+from unisono.pipeline.jobs.audit.read_file import UNREADABLE, require_given
 from unisono.pipeline.jobs.audit.tree_invariants import fault, stored_fault
 from unisono.pipeline.open_log import gc_paused, open_reader, read_partitions
 from unisono.store.cluster import StoreLost
@@ -85,13 +85,20 @@ class _StoredState(msgspec.Struct, frozen=True):
 def replay_subset(task: StateTask) -> ReplayResult:
     """On an executor."""
     result = ReplayResult(FindingTally(task.head))
+    _replay(task, result)
+    if result.unread:
+        require_given(task.storage, (*task.snapshots, *task.events))
+    return result
+
+
+def _replay(task: StateTask, result: ReplayResult) -> None:
     with gc_paused(), ExitStack() as stack:
         try:
             snapshots = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
             names = dict(snapshots.found(task.subset))
         except _UNREADABLE:
             result.unread += 1
-            return result  # the file's damage is a finding already
+            return  # the file's damage is a finding already
         _check_folded(task, names, result.tally)
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
         watermarks = {} if reader is None else _store_watermarks(reader, task, result.tally)
@@ -105,7 +112,6 @@ def replay_subset(task: StateTask) -> ReplayResult:
                 _check_partition(task, name.decode(), history, stored, reader, result)
         except _UNREADABLE:
             result.unread += len(chosen) - result.partitions
-    return result
 
 
 def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: FindingTally) -> None:
@@ -122,6 +128,7 @@ def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: 
                     name, id = values[places[row]], int(ids[row])
                     lost[name] = min(id, lost.get(name, id))
         except _UNREADABLE:
+            require_given(task.storage, [file])
             continue  # a finding already, of the file
     for name, id in lost.items():
         message = (
