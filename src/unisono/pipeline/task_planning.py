@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from operator import itemgetter
 from typing import Final
@@ -34,6 +35,9 @@ TASK_NAMES_MAX: Final = 50_000
 
 TASKS_PER_CORE: Final = 4
 """Keeps cores busy to the end although subsets differ in size."""
+
+FOOTERS_AT_ONCE: Final = 32
+"""Read side by side: an object store takes some 50 ms for each, and a long history has thousands of sections."""
 
 
 class PlannedTask(msgspec.Struct, frozen=True):
@@ -86,11 +90,12 @@ def plan_tasks(
                 if number not in largest or file.rows > largest[number].rows:
                     largest[number] = file
     size = min(max(rows.total() // (cores * TASKS_PER_CORE), TASK_ROWS_MIN), TASK_ROWS_MAX)
+    names = _sampled(storage, {number: file for number, file in largest.items() if rows[number] > size})
     planned: list[PlannedTask] = []
     for number, own_rows in rows.items():
         section = None if count == buckets else Section(count, number)
         whole = PartitionSubset(buckets, (number % buckets,), section=section)
-        planned += _of_bucket(storage, largest.get(number), whole, number % buckets, own_rows, size)
+        planned += _of_bucket(names.get(number), whole, number % buckets, own_rows, size)
     return sorted(planned, key=lambda part: -part.rows)
 
 
@@ -125,17 +130,17 @@ def by_name(
         (file for file in files if file.bucket != UNBUCKETED), key=lambda file: file.rows, default=None
     )
     rows = sum(file.rows for file in files)
-    return (part.subset for part in _of_bucket(storage, largest, whole, UNBUCKETED, rows, size))
+    names = _sampled(storage, {0: largest} if largest is not None and rows > size else {})
+    return (part.subset for part in _of_bucket(names.get(0), whole, UNBUCKETED, rows, size))
 
 
 def _of_bucket(
-    storage: Storage, largest: DataFile | None, whole: PartitionSubset, bucket: int, rows: int, size: int
+    names: Sequence[bytes] | None, whole: PartitionSubset, bucket: int, rows: int, size: int
 ) -> Iterator[PlannedTask]:
-    """A bucket, or a section of it, in parts, split at names of its largest file."""
-    if rows <= size or largest is None:
+    """A bucket, or a section of it, in parts, split at some of these names, which are those of its largest file."""
+    if names is None:
         yield PlannedTask(whole, rows, bucket)
         return
-    names = _sampled(storage, largest)
     picked = [names[len(names) * part // -(-rows // size)] for part in range(1, -(-rows // size))]
     edges = sorted({*picked, *(name + b"\0" for name, count in Counter(picked).items() if count > 1)})
     for low, high in pairwise([None, *edges, None]):
@@ -144,7 +149,14 @@ def _of_bucket(
         yield PlannedTask(part, rows * inside // len(names), bucket)
 
 
-def _sampled(storage: Storage, file: DataFile) -> list[bytes]:
-    """The first name of each row group of a file, ascending."""
-    with open_checked(storage, file) as parquet:
-        return [group.first_name for group in Footer(parquet.metadata).row_groups()]
+def _sampled(storage: Storage, files: Mapping[int, DataFile]) -> dict[int, list[bytes]]:
+    """The first name of each row group of these files, ascending."""
+
+    def first_names(file: DataFile) -> list[bytes]:
+        with open_checked(storage, file) as parquet:
+            return [group.first_name for group in Footer(parquet.metadata).row_groups()]
+
+    if not files:
+        return {}
+    with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
+        return dict(zip(files, pool.map(first_names, files.values()), strict=True))
