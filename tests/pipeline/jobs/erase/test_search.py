@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE, export_to
 from tests.pipeline.canaries import append, holders
+from tests.pipeline.history import make_store
 from tests.pipeline.jobs.erase.erasing import run
+from tests.pipeline.test_open_log import prune
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.pipeline.jobs.erase import select
@@ -23,7 +25,7 @@ from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
 from unisono.pipeline.jobs.erase.search import search_files
-from unisono.pipeline.open_log import sqlite_uri
+from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical
 from unisono.store.sqlite.log import SqliteLog
 
@@ -103,6 +105,15 @@ def test_few_pieces_of_an_event_are_not_those_that_all_events_have() -> None:
     common = set(pieces_of(texts[0])) & set(pieces_of(texts[1]))
     assert common
     assert not set(found) & {token(piece, SALT) for piece in common}
+
+
+def test_events_beside_pruned_ones_are_found_in_the_log(tmp_path: Path) -> None:
+    """A retention that runs beside an erasure ends in the middle of what a task reads."""
+    records = make_store(tmp_path / "data", 100)
+    prune(tmp_path / "data", 40)
+    with closing(open_reader(sqlite_uri(tmp_path / "data"))) as reader:
+        found = select.texts_of(reader, (*range(1, 60), 77))
+    assert found == {record.committed_id: record.event for record in (*records[40:59], records[76])}
 
 
 def test_erasing_in_a_lake_of_many_exports(spark: SparkSession, tmp_path: Path) -> None:

@@ -296,11 +296,15 @@ def texts_of(reader: LogReader, ids: Iterable[int]) -> dict[int, bytes]:
 
 def _read_ids(reader: LogReader, ids: Iterable[int]) -> Iterator[Record]:
     for first, last in _runs_of_ids(ids):
-        try:
-            records = reader.scan(first - 1, last, limit=last - first + 1)
-        except Pruned:
-            continue
-        yield from records
+        since = first - 1
+        while since < last:
+            try:
+                records = reader.scan(since, last, limit=last - since)
+            except Pruned as pruned:
+                since = pruned.upto
+            else:
+                yield from records
+                break
 
 
 def _runs_of_ids(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
