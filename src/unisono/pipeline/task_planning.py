@@ -156,7 +156,7 @@ def _sampled(storage: Storage, files: Mapping[int, DataFile]) -> dict[int, list[
         with open_checked(storage, file) as parquet:
             return [group.first_name for group in Footer(parquet.metadata).row_groups()]
 
-    if not files:
-        return {}
-    with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
+    # Those of another program's tables are sorted in memory, so one at a time.
+    at_once = 1 if any(file.sources is not None for file in files.values()) else FOOTERS_AT_ONCE
+    with ThreadPoolExecutor(at_once) as pool:
         return dict(zip(files, pool.map(first_names, files.values()), strict=True))
