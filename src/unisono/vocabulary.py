@@ -1,8 +1,9 @@
-"""Types every room shares: plain JSON, an error about one field, the identity of a log."""
+"""What every room shares: plain JSON, an error about one field, the identity of a log, what a URL begins with."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import re
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -10,6 +11,10 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 """Any JSON value."""
 
 JsonObject: TypeAlias = dict[str, Json]
+
+
+URL_START: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
+"""Where a path of this machine is needed, such a text would become a relative one."""
 
 
 class FieldError(msgspec.Struct, frozen=True):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-_URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
+from unisono.vocabulary import URL_START
 
 
 class LocalPath(click.Path):
@@ -21,6 +20,6 @@ class LocalPath(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
-        if _URL.match(str(value)):
+        if URL_START.match(str(value)):
             self.fail(f"{value} is a URL: name a path of this machine", param, ctx)
         return super().convert(value, param, ctx)

@@ -37,7 +37,6 @@ Other options:
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -60,6 +59,7 @@ from unisono.pipeline.spark.sinking.answers import Rejection, SinkTarget
 from unisono.pipeline.spark.sinking.exchange import Exchange
 from unisono.pipeline.spark.sinking.items import SinkItem, to_items
 from unisono.pipeline.spark.sinking.tokens import Tokens
+from unisono.vocabulary import URL_START
 
 EXAMPLES: Final = 3
 """Rejected events named in the error of a failed write."""
@@ -95,9 +95,6 @@ _CHECKPOINT: Final = "checkpointlocation"
 
 _TEXTS: Final = frozenset(("id", "partition", "event", "schema", "data", "meta"))
 """Columns that are read, besides `partitions`; all others are ignored."""
-
-
-_URL: Final = re.compile(r"[A-Za-z][\w+.-]+:/")
 
 
 class SinkFailed(PipelineError):
@@ -316,7 +313,7 @@ def _require_address(url: str) -> None:
 
 def _directory(text: str) -> Path:
     """Where rejected events go; a URL would be taken for a relative path."""
-    if _URL.match(text):
+    if URL_START.match(text):
         raise PipelineError(
             f"option rejects is {text!r}: it must be a directory that the driver and all executors have"
         )
