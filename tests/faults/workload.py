@@ -305,9 +305,10 @@ class Load:
         assert len(self.ledger.by_id) == len(log) == drafts, "a draft is missing, or nobody wrote it"
         expect_one_history(servers, self.followers[0], log)
         if isinstance(store, str):
+            claims = "SELECT * FROM unisono.presence LEFT JOIN unisono.nodes USING (node_id)"
             until(
-                lambda: query(store, "SELECT count(*) FROM unisono.presence") == [(0,)],
-                "somebody is held to be connected who is not",
+                lambda: query(store, claims) == [],
+                lambda: f"held to be connected, and are not: {query(store, claims)}",
             )
         return self._tally(drafts, self._judge(store, same_past))
 
