@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from unisono.lake.merge import PartitionSubset
+import msgspec
+
+from unisono.lake.columns import bucket_of
+from unisono.lake.merge import NamedPartitions, PartitionSubset
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
@@ -13,7 +16,14 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.jobs.audit.read_file import UNREADABLE
 from unisono.pipeline.jobs.audit.result import AuditStep
-from unisono.pipeline.jobs.audit.snapshot_replay import ReplayResult, StateTask, replay_subset
+from unisono.pipeline.jobs.audit.snapshot_replay import (
+    ReplayResult,
+    StateTask,
+    SurveyTask,
+    replay_subset,
+    sample_of,
+    survey,
+)
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader
 from unisono.pipeline.progress import Notify
@@ -25,8 +35,10 @@ from unisono.store.port import StorageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EVENTS_PER_SUBSET: Final = 1 << 20
-"""Given to `plan_tasks` when all snapshots are replayed: enough to make each bucket a subset of its own."""
+
+EVENTS_REPLAYED: Final = 1 << 20
+"""Given to `plan_tasks` where all snapshots are replayed: enough to make each bucket a subset of its own, so that a
+damaged file keeps only its own partitions from being replayed."""
 
 
 def replay_snapshots(
@@ -38,7 +50,7 @@ def replay_snapshots(
     outcome: AuditOutcome,
     notify: Notify,
 ) -> list[AuditStep]:
-    """Replay the snapshots of some partitions, or of all (`sample` None), by model version. Whether all events are in
+    """Replay the snapshots of `sample` partitions, or of all (None), by model version. Whether all events are in
     snapshots, and whether the log's go past its head, is asked of all partitions, also where none is replayed.
 
     `states`: the table of snapshots, which records how far all partitions are folded.
@@ -54,9 +66,18 @@ def replay_snapshots(
         if store is None and not upto and all((file.model_version or 0) != version for file in own):
             continue
         digest = "" if current is None else current.stored_digest
-        tasks = _tasks(spark, scope, files, version, models.get(version), sample, store, upto, digest)
+        events = max(scope.head, EVENTS_REPLAYED) if sample is None else scope.head
+        tasks = _tasks(spark, scope, files, events, version, models.get(version), store, upto, digest)
         notify(f"replaying snapshots of model version {version}")
-        parts: list[ReplayResult] = run_on_executors(spark, tasks, replay_subset)
+        parts: list[ReplayResult] = []
+        if sample is not None:
+            surveyed: list[tuple[ReplayResult, list[bytes]]] = run_on_executors(
+                spark, _surveys(tasks, scope, sample), survey
+            )
+            parts += (part for part, _ in surveyed)
+            names = sample_of({name for _, some in surveyed for name in some}, sample, scope.placed_to)
+            tasks = _named(tasks[0], scope, files, names)
+        parts += run_on_executors(spark, tasks, replay_subset)
         for part in parts:
             outcome.tally.merge(part.tally)
         if any(part.partitions or part.unread for part in parts):
@@ -94,16 +115,16 @@ def _tasks(
     spark: SparkSession,
     scope: Scope,
     files: Sequence[DataFile],
+    count: int,
     version: int,
     model: ShippedModel | None,
-    sample: int | None,
     store: str | None,
     folded: int,
     digest: str,
 ) -> list[StateTask]:
     events = [file for file in files if file.table == BY_PARTITION]
     own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == version]
-    subsets = _subsets(spark, scope, events, sample)
+    subsets = _subsets(spark, scope, events, count)
     events_of, snapshots_of = FilesByBucket(events), FilesByBucket(own)
     return [
         StateTask(
@@ -114,7 +135,6 @@ def _tasks(
             scope.placed_to,
             events_of.of(subset),
             snapshots_of.of(subset),
-            None if sample is None else -(-sample // len(subsets)),
             store,
             folded,
             digest,
@@ -124,18 +144,44 @@ def _tasks(
 
 
 def _subsets(
-    spark: SparkSession, scope: Scope, events: Sequence[DataFile], sample: int | None
+    spark: SparkSession, scope: Scope, events: Sequence[DataFile], count: int
 ) -> list[PartitionSubset]:
-    cores = parallelism(spark)
-    if sample is None:
-        try:
-            count = max(scope.head, EVENTS_PER_SUBSET)
-            return [part.subset for part in plan_tasks(scope.storage, events, scope.buckets, count, cores)]
-        except (*UNREADABLE, AttributeError):
-            return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
-    count = min(cores, scope.buckets, sample or cores)
+    try:
+        planned = plan_tasks(scope.storage, events, scope.buckets, count, parallelism(spark))
+        return [part.subset for part in planned]
+    except (*UNREADABLE, AttributeError):
+        return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
+
+
+def _surveys(tasks: Sequence[StateTask], scope: Scope, sample: int) -> list[SurveyTask]:
+    surveys = [SurveyTask(task, task.subset, sample) for task in tasks]
+    if tasks[0].store is None:
+        return surveys
+    everywhere = msgspec.structs.replace(
+        tasks[0], subset=PartitionSubset(scope.buckets), events=(), snapshots=()
+    )
+    return [SurveyTask(everywhere, None, sample), *surveys]
+
+
+def _named(
+    task: StateTask, scope: Scope, files: Sequence[DataFile], names: Sequence[bytes]
+) -> list[StateTask]:
+    """Tasks like this one that replay the named partitions, those of a bucket together."""
+    events_of = FilesByBucket([file for file in files if file.table == BY_PARTITION])
+    own = [file for file in files if file.table == SNAPSHOTS and (file.model_version or 0) == task.version]
+    snapshots_of = FilesByBucket(own)
+    by_bucket: dict[int, list[bytes]] = {}
+    for name in sorted(names):
+        by_bucket.setdefault(bucket_of(name.decode(), scope.buckets), []).append(name)
+    subsets = [
+        NamedPartitions(scope.buckets, (bucket,), names=tuple(some))
+        for bucket, some in sorted(by_bucket.items())
+    ]
     return [
-        PartitionSubset(scope.buckets, tuple(range(number, scope.buckets, count))) for number in range(count)
+        msgspec.structs.replace(
+            task, subset=subset, events=events_of.of(subset), snapshots=snapshots_of.of(subset)
+        )
+        for subset in subsets
     ]
 
 

@@ -1,7 +1,11 @@
 """Compares snapshots with a replay: each must equal, byte for byte, the fold of its partition's events from nothing.
 
-A task takes all or some partitions of a subset, and folds each once up to its last snapshot (`fold.replay`). It stops
-at every snapshot on the way: those of the lake's table, and the one in the server's store.
+A task takes a subset of the partitions, or some that are named, and folds each once up to its last snapshot
+(`fold.replay`). It stops at every snapshot on the way: those of the lake's table, and the one in the server's store.
+
+Of a sample, `survey` looks at all snapshots first, without their states: it checks which events they go up to, and
+proposes partitions. What it holds is bounded by the rows of a subset; the store's watermarks are read once, as a
+stream.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.merge import PartitionSubset, Piece, scan_subset
+from unisono.lake.merge import NamedPartitions, PartitionSubset, Piece, scan_subset
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots
 from unisono.lake.storage import Storage
@@ -40,7 +44,7 @@ _UNREADABLE: Final = (*UNREADABLE, LakeUnusable, AttributeError, KeyError)
 
 
 class StateTask(msgspec.Struct, frozen=True):
-    """One task: snapshots of one model version, of a subset of the partitions or `sample` of them.
+    """One task: snapshots of one model version, of a subset of the partitions.
 
     `model` is None where that model is not available: then states are checked and not replayed. `folded`: according
     to the table, every event up to there is in a snapshot of each of its partitions. `digest` is that of the model in
@@ -54,10 +58,20 @@ class StateTask(msgspec.Struct, frozen=True):
     head: int
     events: tuple[DataFile, ...]
     snapshots: tuple[DataFile, ...]
-    sample: int | None
     store: str | None = None
     folded: int = 0
     digest: str = ""
+
+
+class SurveyTask(msgspec.Struct, frozen=True):
+    """One task: the snapshots that `of` has, in the lake; those of all partitions in its store if `subset` is None.
+
+    `sample` partitions are proposed at most.
+    """
+
+    of: StateTask
+    subset: PartitionSubset | None
+    sample: int
 
 
 class ReplayResult(msgspec.Struct):
@@ -91,6 +105,45 @@ def replay_subset(task: StateTask) -> ReplayResult:
     return result
 
 
+def survey(task: SurveyTask) -> tuple[ReplayResult, list[bytes]]:
+    """On an executor: check how far snapshots go, and propose partitions to replay."""
+    result = ReplayResult(FindingTally(task.of.head))
+    with gc_paused():
+        of_store = task.subset is None
+        names = _survey_store(task.of, result.tally) if of_store else _survey_subset(task.of, result)
+        proposed = sample_of(names, task.sample, task.of.head)
+    if result.unread:
+        require_given(task.of.storage, task.of.snapshots)
+    return result, proposed
+
+
+def sample_of(names: Iterable[bytes], count: int, head: int) -> list[bytes]:
+    """A random sample that changes as the history grows; of samples of parts, one of the whole. All names are read,
+    also for none."""
+    seed = b"%d/" % head
+    return heapq.nsmallest(max(count, 1), names, key=lambda name: hashlib.sha256(seed + name).digest())[
+        :count
+    ]
+
+
+def _survey_subset(task: StateTask, result: ReplayResult) -> Iterator[bytes]:
+    try:
+        with Snapshots.opened(task.storage, task.snapshots) as snapshots:
+            names = dict(snapshots.found(task.subset))
+    except _UNREADABLE:
+        result.unread += 1
+        return  # the file's damage is a finding already
+    _check_folded(task, names, result.tally)
+    yield from names
+
+
+def _survey_store(task: StateTask, tally: FindingTally) -> Iterator[bytes]:
+    assert task.store is not None
+    with _Opened(task.store) as reader:
+        for name, _ in _store_watermarks(reader, task, tally):
+            yield name
+
+
 def _replay(task: StateTask, result: ReplayResult) -> None:
     with gc_paused(), ExitStack() as stack:
         try:
@@ -99,15 +152,21 @@ def _replay(task: StateTask, result: ReplayResult) -> None:
         except _UNREADABLE:
             result.unread += 1
             return  # the file's damage is a finding already
-        _check_folded(task, names, result.tally)
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
-        watermarks = {} if reader is None else _store_watermarks(reader, task, result.tally)
-        chosen = _choose(set(names) | set(watermarks), task)
+        if isinstance(task.subset, NamedPartitions):
+            chosen = list(task.subset.names)
+            in_store = frozenset(chosen if reader is not None else ())
+        else:
+            _check_folded(task, names, result.tally)
+            in_store = frozenset(
+                name for name, _ in (() if reader is None else _store_watermarks(reader, task, result.tally))
+            )
+            chosen = sorted({*names, *in_store})
         try:
             for name, history in _histories(task, chosen):
                 stored = [
                     *_lake_snapshots(snapshots, name, names.get(name, ()), result),
-                    *_store_snapshots(reader, name, watermarks, task, result.tally),
+                    *(_store_snapshots(reader, name, task, result.tally) if name in in_store else ()),
                 ]
                 _check_partition(task, name.decode(), history, stored, reader, result)
         except _UNREADABLE:
@@ -205,14 +264,14 @@ def _compare(
 
 def _histories(task: StateTask, chosen: list[bytes]) -> Iterator[History]:
     """Each chosen partition with its history, sorted by name; a whole subset takes one pass over its files."""
-    if task.sample is None:
-        found = histories(task.storage, task.events, task.subset, 0, task.head)
-        names = frozenset(chosen)
-        yield from (one for one in with_names(found, iter(chosen)) if one[0] in names)
+    if isinstance(task.subset, NamedPartitions):
+        for name in chosen:
+            subset = single_partition(name.decode(), task.subset.buckets_in_all)
+            yield name, history_of(task.storage, task.events, subset, 0, task.head)
         return
-    for name in chosen:
-        subset = single_partition(name.decode(), task.subset.buckets_in_all)
-        yield name, history_of(task.storage, task.events, subset, 0, task.head)
+    found = histories(task.storage, task.events, task.subset, 0, task.head)
+    names = frozenset(chosen)
+    yield from (one for one in with_names(found, iter(chosen)) if one[0] in names)
 
 
 def _events_after(reader: LogReader, name: str, head: int, upto: int) -> Iterator[Piece]:
@@ -221,14 +280,6 @@ def _events_after(reader: LogReader, name: str, head: int, upto: int) -> Iterato
         ids = [record.committed_id for record in records]
         authors = [(record.client_id, record.author, record.status_updated_at) for record in records]
         yield name.encode(), (ids, [record.event for record in records], authors), 0, len(ids)
-
-
-def _choose(names: set[bytes], task: StateTask) -> list[bytes]:
-    """All partitions, or a random sample that changes as the history grows."""
-    if task.sample is None:
-        return sorted(names)
-    seed = b"%d/" % task.head
-    return sorted(heapq.nsmallest(task.sample, names, key=lambda name: hashlib.sha256(seed + name).digest()))
 
 
 def _lake_snapshots(
@@ -252,42 +303,40 @@ def _lake_snapshots(
 
 
 def _store_snapshots(
-    reader: Any, name: bytes, watermarks: dict[bytes, int], task: StateTask, tally: FindingTally
+    reader: Any, name: bytes, task: StateTask, tally: FindingTally
 ) -> Iterator[_StoredState]:
-    if name not in watermarks:
-        return
+    """The log's snapshot of a partition; one past the log's head is a finding already."""
     partition = name.decode()
     try:
         found = reader.snapshot(partition, task.version, task.digest)
+        if found is not None and found.committed_id > task.head and found.committed_id > reader.head():
+            return
     except StoreLost:
         raise
     except StorageError as error:
-        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", watermarks[name], partition)
+        tally.add("snapshot", f"the log's snapshot: it cannot be read: {error}", None, partition)
         return
     if found is not None:
         digest = found.model_digest or OPEN
         yield _StoredState("the log's snapshot", found.committed_id, found.state, model_digest=digest)
 
 
-def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> dict[bytes, int]:
+def _store_watermarks(reader: Any, task: StateTask, tally: FindingTally) -> Iterator[tuple[bytes, int]]:
     """The partitions of the subset that have a snapshot in the store, which does not go past its head."""
     try:
-        found = {
-            name.encode(): committed_id
-            for name, committed_id in reader.watermarks(task.version, task.digest)
-            if task.subset.holds(name)
-        }
         head = reader.head()
+        for name, committed_id in reader.watermarks(task.version, task.digest):
+            if not task.subset.holds(name):
+                continue
+            if committed_id > head and committed_id > (head := reader.head()):
+                message = f"the log's snapshot: it goes past the log's head {head}"
+                tally.add("snapshot", message, committed_id, name)
+                continue
+            yield name.encode(), committed_id
     except StoreLost:
         raise
     except StorageError as error:
         tally.add("snapshot", f"the log's snapshots cannot be read: {error}")
-        return {}
-    for encoded, committed_id in found.items():
-        if committed_id > head:
-            message = f"the log's snapshot: it goes past the log's head {head}"
-            tally.add("snapshot", message, committed_id, encoded.decode())
-    return {encoded: committed_id for encoded, committed_id in found.items() if committed_id <= head}
 
 
 class _Opened:
