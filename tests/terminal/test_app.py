@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.behaviour.server.harness import Server, tree_event
-from tests.client.running import asynchronous, until
-from tests.terminal.screens import screen
+from tests.client.running import WAIT_S, asynchronous, of, until
+from tests.terminal.screens import Screen, screen
+from unisono.client.api import PartitionPresence
+from unisono.terminal.app import OutlineApp
+from unisono.vocabulary import Json
 
 
 @asynchronous
@@ -46,6 +51,26 @@ async def test_who_is_here_and_at_which_item(server: Server, part: str) -> None:
             await ben.press("up")
             await ann.says("here: ben at 'milk'")
         await until(lambda: "here:" not in ann.text)
+
+
+@asynchronous
+async def test_who_comes_while_the_screen_opens_is_shown(
+    server: Server, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else happens afterwards for which the screen is drawn."""
+    async with of(server, "ann", part) as ann, of(server, "ben", part) as ben:
+        await ben.caught_up(WAIT_S)
+        said = PartitionPresence.set
+
+        async def meanwhile(presence: PartitionPresence, value: Json) -> None:
+            await said(presence, value)
+            await said(ann.presence(), {"name": "ann"})
+            await until(lambda: presence.others != ())
+
+        monkeypatch.setattr(PartitionPresence, "set", meanwhile)
+        app = OutlineApp(ben, partition=part, target="outline", client_id="ben")
+        async with app.run_test() as pilot:
+            await Screen(app, pilot).says("here: ann")
 
 
 @asynchronous

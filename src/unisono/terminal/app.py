@@ -79,14 +79,13 @@ class OutlineApp(App[None]):
         yield KeyLine()
 
     async def on_mount(self) -> None:
-        changes, statuses = self.client.changes(self.partition), self.client.statuses()
+        news = (self.client.changes(self.partition), self.client.statuses(), self._presence.changes())
         self.screen.set_focus(self.outline_view)
         await self.draw()
         with contextlib.suppress(ClientError):
             await self._presence.set(cursor_at(self.target, None))
-        self.run_worker(self._hear(changes))
-        self.run_worker(self._hear(statuses))
-        self.run_worker(self._hear(self._presence.changes()))
+        for each in news:
+            self.run_worker(self._hear(each))
         self.run_worker(self._keep_drawing())
 
     async def on_event(self, event: events.Event) -> None:
