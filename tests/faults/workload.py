@@ -40,6 +40,14 @@ STAY_MAX = 60
 RECORDED_BYTES_MAX = 2 << 30
 QUIET_S = 0.05
 
+CLAIMS = """
+SELECT presence.*, nodes.name FROM unisono.presence LEFT JOIN unisono.nodes USING (node_id)
+WHERE NOT EXISTS (
+    SELECT FROM unisono.nodes AS later WHERE later.name = nodes.name AND later.node_id > nodes.node_id
+)
+"""
+"""Of runs that were not killed: those of a killed one stay for a while, for clients that have not come back."""
+
 
 class Places:
     """The servers that clients may try."""
@@ -305,10 +313,9 @@ class Load:
         assert len(self.ledger.by_id) == len(log) == drafts, "a draft is missing, or nobody wrote it"
         expect_one_history(servers, self.followers[0], log)
         if isinstance(store, str):
-            claims = "SELECT * FROM unisono.presence LEFT JOIN unisono.nodes USING (node_id)"
             until(
-                lambda: query(store, claims) == [],
-                lambda: f"held to be connected, and are not: {query(store, claims)}",
+                lambda: query(store, CLAIMS) == [],
+                lambda: f"held to be connected, and are not: {query(store, CLAIMS)}",
             )
         return self._tally(drafts, self._judge(store, same_past))
 
