@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -116,6 +118,23 @@ def test_where_a_table_stands_survives_checkpoints(lake: Lake) -> None:
     assert list(Path(lake.storage.table(LOG)).glob("_delta_log/*.checkpoint.parquet"))
     assert DeltaTable(lake.storage.table(LOG)).transaction_version(EXPORT) == 40
     assert count(lake) == 40
+
+
+def test_expired_commits_go_at_times_and_the_table_stays(lake: Lake) -> None:
+    for value in range(40):
+        lake.table(LOG).write_notes({"note": value})
+    in_log = Path(lake.storage.table(LOG)) / "_delta_log"
+    eight_days_ago = time.time() - 8 * 86_400
+    for path in in_log.iterdir():
+        os.utime(path, (eight_days_ago, eight_days_ago))
+    first = in_log / f"{0:020d}.json"
+    for value in range(40, 62):
+        lake.table(LOG).write_notes({"note": value})
+        assert first.exists(), "each commit looks for expired ones"
+    for value in range(62, 66):
+        lake.table(LOG).write_notes({"note": value})
+    assert not first.exists()
+    assert (lake.table(LOG).version, lake.table(LOG).read_note("note")) == (66, 65)
 
 
 def test_files_that_no_commit_names_are_not_read(lake: Lake) -> None:

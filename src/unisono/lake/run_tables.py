@@ -14,9 +14,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from unisono.lake.errors import LakeUnusable, one_line
+from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
 from unisono.lake.storage import Storage
 
 RUNS: Final = "_runs"
@@ -54,7 +55,7 @@ _SCHEMAS: Final = {
 }
 _SETTINGS: Final[dict[str, str | None]] = {
     "delta.checkpointInterval": "32",
-    "delta.logRetentionDuration": "interval 7 days",
+    LOG_RETENTION: LOG_KEPT,
 }
 
 
@@ -105,18 +106,27 @@ def _append(storage: Storage, name: str, rows: Sequence[RunRecord] | Sequence[Au
         [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
     )
     try:
+        found = _opened(storage, name)
+        version = -1 if found is None else found.version()
         write_deltalake(
-            storage.table(name),
+            storage.table(name) if found is None else found,
             table,
             mode="append",
             name=f"unisono {name}",
             configuration=_SETTINGS,
             storage_options=storage.options or None,
+            post_commithook_properties=hooks_after(version + 1),
         )
     except (DeltaError, OSError, ValueError) as error:
         raise LakeUnusable(f"{storage.table(name)} cannot be written: {one_line(error)}") from error
-    version = DeltaTable(storage.table(name), storage_options=storage.options or None).version()
-    storage.sync_commits(name, version - 1)
+    storage.sync_commits(name, version)
+
+
+def _opened(storage: Storage, name: str) -> DeltaTable | None:
+    try:
+        return DeltaTable(storage.table(name), storage_options=storage.options or None)
+    except TableNotFoundError:
+        return None
 
 
 def _value(row: RunRecord | AuditRecord, column: str) -> Any:
@@ -125,11 +135,8 @@ def _value(row: RunRecord | AuditRecord, column: str) -> Any:
 
 def data_paths(storage: Storage, name: str) -> list[str]:
     """The files of `_runs` or `_audit`; none when the table is missing."""
-    options = storage.options or None
-    if not DeltaTable.is_deltatable(storage.table(name), options):
-        return []
-    table = DeltaTable(storage.table(name), storage_options=options)
-    return list(pa.table(table.get_add_actions()).column("path").to_pylist())
+    table = _opened(storage, name)
+    return [] if table is None else list(pa.table(table.get_add_actions()).column("path").to_pylist())
 
 
 def read_rows(storage: Storage, name: str) -> pa.Table:
@@ -149,9 +156,9 @@ def read_files(storage: Storage, name: str, paths: Sequence[str]) -> pa.Table:
 def join_small_files(storage: Storage, vacuum_hours: int) -> None:
     """Join the files of many runs into one, and remove those that were replaced so many hours ago."""
     for name in _SCHEMAS:
-        if not DeltaTable.is_deltatable(storage.table(name), storage.options or None):
+        table = _opened(storage, name)
+        if table is None:
             continue
-        table = DeltaTable(storage.table(name), storage_options=storage.options or None)
         if len(table.file_uris()) >= JOINED_FILES:
             table.optimize.compact()
         table.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False, full=True)

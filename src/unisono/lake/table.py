@@ -31,7 +31,7 @@ from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_
 from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.foreign_commits import files_in_order
-from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION
+from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 
@@ -376,6 +376,7 @@ class Table:
                 commit_properties=CommitProperties(
                     custom_metadata={"unisono": dict(notes)}, app_transactions=transactions
                 ),
+                post_commithook_properties=hooks_after(self.version + 1),
             )
         except CommitFailedError as error:
             raise CommitConflict(
