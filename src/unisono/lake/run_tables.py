@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from unisono.lake.errors import LakeUnusable, one_line
 from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
-from unisono.lake.storage import Storage
+from unisono.lake.storage import Storage, delta_name
 
 RUNS: Final = "_runs"
 AUDIT: Final = "_audit"
@@ -112,7 +112,7 @@ def _append(storage: Storage, name: str, rows: Sequence[RunRecord] | Sequence[Au
             storage.table(name) if found is None else found,
             table,
             mode="append",
-            name=f"unisono {name}",
+            name=delta_name(name),
             configuration=_SETTINGS,
             storage_options=storage.options or None,
             post_commithook_properties=hooks_after(version + 1),

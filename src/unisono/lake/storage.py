@@ -35,6 +35,11 @@ _MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 """What delta-rs does not take literally in the name of a directory."""
 
 
+def delta_name(table: str) -> str:
+    """The name of a table in its own metadata."""
+    return f"unisono {table}"
+
+
 class Storage(msgspec.Struct, frozen=True):
     """The location of one lake; small and picklable, for executors.
 

@@ -32,7 +32,7 @@ from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.foreign_commits import files_in_order
 from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
-from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage, delta_name
 from unisono.lake.write import DataFile
 
 EXPORT: Final = "unisono.export"
@@ -76,11 +76,6 @@ _TITLES: Final[Mapping[str, str]] = {
     SNAPSHOTS: "states of partitions, folded by a model up to a committed_id",
     ERASURES: "events whose content was erased, recorded before it was",
 }
-
-
-def _name(table: str) -> str:
-    """The table's name in its metadata."""
-    return f"unisono {table}"
 
 
 class TableDescription(msgspec.Struct, frozen=True):
@@ -127,7 +122,7 @@ class Table:
                 _SCHEMAS[name],
                 mode="ignore",
                 partition_by=_PARTITION_BY[name],
-                name=_name(name),
+                name=delta_name(name),
                 description=msgspec.json.encode(described).decode(),
                 configuration={"delta.checkpointInterval": CHECKPOINT_COMMITS, LOG_RETENTION: LOG_KEPT},
                 storage_options=storage.options or None,
@@ -158,7 +153,7 @@ class Table:
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} is a Delta table, but not one of a lake"
             ) from None
-        if (title := self.delta.metadata().name) != _name(self.name):
+        if (title := self.delta.metadata().name) != delta_name(self.name):
             raise LakeUnusable(
                 f"{self.storage.table(self.name)} is not the table {self.name} of a lake but {title!r}"
             )
