@@ -54,6 +54,9 @@ def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 <= int(settings["spark.sql.shuffle.partitions"]) <= 8
     assert settings["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in session._settings("spark://h:7077", {}, progress=False)
+    mode = "spark.sql.codegen.factoryMode"
+    assert session._settings("local", {}, progress=False, few_rows=True)[mode] == "NO_CODEGEN"
+    assert session._settings("local", {mode: "FALLBACK"}, progress=False, few_rows=True)[mode] == "FALLBACK"
 
 
 def test_a_java_that_is_not_there_or_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

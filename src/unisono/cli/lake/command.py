@@ -66,11 +66,13 @@ class LakeTarget(msgspec.Struct, frozen=True):
         if not self.quiet:
             click.echo(text, err=True)
 
-    def session(self, app: str) -> Any:
+    def session(self, app: str, *, few_rows: bool = True) -> Any:
         from unisono.pipeline.spark.session import session
 
         with _own_interrupts():
-            return session(self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True)
+            return session(
+                self.master, app, conf=self.spark_conf, progress=self._bars(), quick=True, few_rows=few_rows
+            )
 
     @property
     def chooses_spark(self) -> bool:

@@ -168,7 +168,7 @@ def import_(
             dry_run,
             group_rows=events_per_group or GROUP_ROWS_MAX,
         )
-        report = run(plan, lambda: place.session("unisono lake import"), place.say)
+        report = run(plan, lambda: place.session("unisono lake import", few_rows=False), place.say)
         _report(report, out, as_json)
         _require_some(report)
 

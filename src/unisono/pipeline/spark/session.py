@@ -61,6 +61,12 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "unisono-warehouse"),
 }
 
+FEW_ROWS_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings of a session in which Java handles few rows: it would take longer to compile SQL than to interpret it."""
+
 SHUFFLES: Final = "spark.sql.shuffle.partitions"
 TASKS_PER_CORE: Final = 2
 """Shuffle partitions per core: Spark's default of 200 is far too many tasks for a few cores."""
@@ -93,6 +99,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     progress: bool = False,
     quick: bool = False,
+    few_rows: bool = False,
 ) -> SparkSession:
     """The running session, which must not be on another master; else one on `master`, or on the master of
     spark-submit, or on this machine.
@@ -102,7 +109,7 @@ def session(
     `conf` changes the running session, too; a setting that it can no longer take is an error.
 
     `quick`: Java skips its optimising compiler and starts faster, for jobs that run in Python. SQL over much data is
-    faster without.
+    faster without. `few_rows`: it does not compile SQL either, for jobs in which Java has tasks and results only.
     """
     given = conf or {}
     named = master or given.get("spark.master")
@@ -122,7 +129,7 @@ def session(
     if submit_args := _submit_args():
         return _with_shuffles(_as_submitted(submit_args, named, app, given))
     chosen = named or LOCAL
-    settings = _settings(chosen, given, progress)
+    settings = _settings(chosen, given, progress, few_rows=few_rows)
     _set_environment(chosen, settings)
     if not is_local(chosen):
         _require_master(chosen)
@@ -216,8 +223,10 @@ def _ship(spark: SparkSession, master: str) -> None:
         spark.addArtifacts(str(pack(Path(folder) / "unisono.zip", compiled=True)), pyfile=True)
 
 
-def _settings(master: str, conf: Mapping[str, str], progress: bool) -> dict[str, str]:
-    settings = dict(SETTINGS)
+def _settings(
+    master: str, conf: Mapping[str, str], progress: bool, *, few_rows: bool = False
+) -> dict[str, str]:
+    settings = {**SETTINGS, **(FEW_ROWS_SETTINGS if few_rows else {})}
     if is_local(master):
         count = os.cpu_count() or 2
         settings[SHUFFLES] = str(max(2, min(8, TASKS_PER_CORE * count)))

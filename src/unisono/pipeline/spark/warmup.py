@@ -73,8 +73,14 @@ def _record(archive: Path) -> None:
 def _exercise(spark: Any, folder: Path) -> None:
     from pyspark.sql import functions as f
 
-    run_on_executors(spark, range(4), str)
-    run_on_executors(spark, [bytes(PLAN_BYTES_MAX)] * 2, len)
+    from unisono.pipeline.spark.session import FEW_ROWS_SETTINGS
+
+    compiling = {name: spark.conf.get(name) for name in FEW_ROWS_SETTINGS}
+    for settings in (FEW_ROWS_SETTINGS, compiling):
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        run_on_executors(spark, range(4), str)
+        run_on_executors(spark, [bytes(PLAN_BYTES_MAX)] * 2, len)
     numbers = spark.range(1000).withColumn("name", f.sha2(f.col("id").cast("string"), 256))
     numbers.write.parquet(str(folder / "numbers"))
     read = spark.read.parquet(str(folder / "numbers")).where("id > 10")
