@@ -8,7 +8,7 @@ from unisono import pipeline
 
 
 def main(rows: str, checkpoint: str, url: str, secret_file: str) -> None:
-    spark = pipeline.session("local[2]", "stream")
+    spark = pipeline.session("local[2]", "stream", quick=True, few_rows=True)
     pipeline.register(spark)
     schema = spark.read.parquet(rows).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(rows)
