@@ -1,4 +1,6 @@
-"""The commands of the pipeline beside those of another revision: `python -m benchmarks jobs --base REV [--events N]`.
+"""The commands of the pipeline beside those of another revision.
+
+    python -m benchmarks jobs --base REV [--events 1000000] [--partitions 10000]
 
 Each revision makes the same history of outlines with its own code, and runs its own `unisono lake` commands on it,
 the start of Spark included. Step by step in turn, so that what slows the machine slows both.
@@ -20,7 +22,6 @@ MAKER = Path(__file__).with_name("jobs_history.py")
 WARMUPS = ("unisono.pipeline.spark.warmup", "unisono.pipeline.warmup")
 """What prepares quick starts of Spark, by the name of today and an older one."""
 
-PARTITIONS = 10_000
 MORE_SHARE = 100
 """One event of so many comes after the first export and fold."""
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--base", required=True, metavar="REV", help="the revision to compare with")
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--partitions", type=int, default=10_000)
     parser.add_argument("--folder", type=Path, help="where the logs and lakes stand meanwhile")
     chosen = parser.parse_args(arguments)
     with (
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         first = chosen.events - chosen.events // MORE_SHARE
         for name, tree in trees.items():
             print(f"{name}: making {chosen.events:,} events", flush=True)
-            run_in(tree, MAKER, Path(place) / name / "data", chosen.events, PARTITIONS)
+            run_in(tree, MAKER, Path(place) / name / "data", chosen.events, chosen.partitions)
             run_in(tree, "-m", next(module for module in WARMUPS if _has(tree, module)))
         print(f"\n{'seconds':28}{'base':>9}{'new':>9}{'times as fast':>15}")
         for step, words in _steps(first):
@@ -61,6 +63,7 @@ def _steps(first: int) -> list[tuple[str, list[str]]]:
         ("fold of 1 % more", ["snapshot", "MODEL", "STORE", "--publish"]),
         ("audit", ["audit", "STORE"]),
         ("report", ["report", "OUT"]),
+        ("erase one of 50 clients", ["erase", "STORE", "--client", "client-7", "--yes"]),
         ("retain", ["retain", "STORE", "--keep-events", "1000"]),
     ]
 
