@@ -16,7 +16,11 @@ from unisono.pipeline.spark.source import UnisonoSource
 from unisono.pipeline.spark.warmup import prepare
 from unisono.store.port import Record
 
-FEW_ROWS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.shuffle.partitions": "2"}
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": "-Dtests=yes",  # which Spark adds to
+}
 """For queries over some thousand rows: compiling one takes longer than all its rows. Commands of their own, on a
 cluster and on this machine, run with the settings that users have.
 """

@@ -15,9 +15,9 @@ from unisono.pipeline.spark import jvm, private
 
 
 @contextmanager
-def running_connect_server(folder: Path, cores: int = 2) -> Iterator[str]:
+def running_connect_server(folder: Path, cores: int = 2, port: int | None = None) -> Iterator[str]:
     """Its address; it listens on this machine only."""
-    home, port = private.spark_home(), free_port()
+    home, port = private.spark_home(), port or free_port()
     prepared = jvm.PreparedStart(home, jvm.java_home())
     prepared.settings.mkdir(parents=True, exist_ok=True)
     settings = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from unisono.store.sqlite.reader import SqliteReader
 
 __all__ = [
     "LogExtent",
+    "event_ids",
     "extent",
     "gc_paused",
     "normal_uri",
@@ -111,6 +112,22 @@ def extent(uri: str) -> LogExtent:
         reader.close()
     _sync_wal(uri)
     return log_extent
+
+
+def event_ids(uri: str, committed_ids: Sequence[int]) -> list[str | None]:
+    """The ids of these events; None for one that the log does not have, or no longer."""
+    reader = open_reader(uri)
+    try:
+        return [_event_id(reader, committed_id) for committed_id in committed_ids]
+    finally:
+        reader.close()
+
+
+def _event_id(reader: LogReader, committed_id: int) -> str | None:
+    try:
+        return next((record.id for record in reader.scan(committed_id - 1, committed_id, limit=1)), None)
+    except Pruned:
+        return None
 
 
 def _sync_wal(uri: str) -> None:

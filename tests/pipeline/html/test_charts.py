@@ -83,6 +83,18 @@ def test_pictures_stand_by_themselves() -> None:
     assert "matplotlib.pyplot" not in sys.modules
 
 
+def test_a_legend_has_every_name() -> None:
+    """Also those that matplotlib would leave out."""
+    for name in ("", "_private.added", "note.added"):
+        series = [Series(name, [1, 2]), Series("_other", [3, 4]), Series("third", [5, 6])]
+        for picture in (
+            columns([0, 60_000], series, step_ms=60_000, label="x"),
+            line([0, 60_000], series, label="x"),
+            stacked_bars(["a", "b"], series, label="x"),
+        ):
+            assert {each.name for each in series if each.name} <= set(read_page(picture).text)
+
+
 def test_names_are_shown_as_they_are() -> None:
     shown = texts(bars(AWKWARD, [7, 6, 5, 4, 3, 2, 1], label="bars"))
     assert shown[:4] == AWKWARD[:4]

@@ -149,6 +149,45 @@ def test_following(server: str, store: str, tmp_path: Path) -> None:
     assert "exported 3000 events" in out
 
 
+RESTARTED = """
+import sys, threading
+from pathlib import Path
+from tests.pipeline.connect_server import running_connect_server
+from tests.ports import free_port
+from unisono.pipeline import session
+from unisono.pipeline.errors import PipelineError
+folder, port, sessions = Path(sys.argv[1]), free_port(), []
+for _ in range(2):
+    with running_connect_server(folder, port=port) as address:
+        for _ in range(2):  # the second finds the first's, from another thread
+            thread = threading.Thread(target=lambda: sessions.append(session(address)))
+            thread.start()
+            thread.join()
+        print(sessions[-1] is sessions[-2], sessions[-1] is sessions[0], sessions[-1].range(5).count())
+try:
+    session(address)
+except PipelineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+@pytest.mark.usefixtures("_quick_starts")
+def test_a_server_that_was_started_again(tmp_path: Path) -> None:
+    """A long-lived process, of a scheduler for example, asks for a session again and has one."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESTARTED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.startswith("True True 5\nTrue False 5\nno Spark Connect server answers at sc://"), (
+        done.stdout + done.stderr
+    )
+
+
 def test_nobody_there(tmp_path: Path) -> None:
     done = processes.run(
         "export", "--data", str(tmp_path), "--lake", str(tmp_path / "lake"), "--master", "sc://127.0.0.1:1"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.pipeline.conftest import FEW_ROWS
 from unisono.pipeline.errors import NoJava, PipelineError
 from unisono.pipeline.spark import jvm, packing, session
 from unisono.pipeline.spark.jvm import Launch, PreparedStart, cache_directory, java_home, java_version
@@ -43,6 +44,11 @@ def test_settings_for_a_running_session_are_taken_or_refused(spark: SparkSession
         spark.conf.set("spark.sql.shuffle.partitions", str(shuffles))
     with pytest.raises(PipelineError, match=r"cannot take spark\.driver\.memory=9g: set it where this"):
         session.session(conf={"spark.driver.memory": "9g"})
+    java_options = "spark.executor.extraJavaOptions"
+    assert spark.conf.get(java_options) != FEW_ROWS[java_options], "Spark has added its own"
+    assert session.session(conf={java_options: FEW_ROWS[java_options]}) is spark, "as it was started"
+    with pytest.raises(PipelineError, match=r"cannot take spark\.executor\.extraJavaOptions=-Dtests=no"):
+        session.session(conf={java_options: "-Dtests=no"})
 
 
 def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +178,31 @@ def test_a_named_master_wins_over_a_connect_server_of_the_environment() -> None:
     assert done.returncode == 0, done.stderr
     assert "\nlocal[2,4] " in done.stdout
     assert done.stdout.endswith("['0', '1', '2', '3']\n")
+
+
+AGAIN = """
+import os, signal
+from unisono.pipeline.spark.private import java_process
+from unisono.pipeline.spark.session import session
+one = session("local[1]", quick=True)
+first = java_process(one)
+one.stop()
+two = session("local[1]", conf={"spark.driver.memory": "600m"}, quick=True)
+second = java_process(two)
+print(first.poll() is not None, two._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20)
+os.kill(second.pid, signal.SIGKILL)
+second.wait()
+three = session("local[1]", quick=True)
+print(three is not two, three.range(5).count())
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_after_a_session_has_ended_there_is_another() -> None:
+    """After `stop` with its own memory, and no Java is left behind; and where Java was killed."""
+    done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, timeout=240)
+    assert (done.stdout, done.returncode) == ("True 600\nTrue 5\n", 0), done.stderr
 
 
 @pytest.mark.timeout(300)

@@ -4,6 +4,7 @@ import json
 import random
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -210,14 +211,15 @@ def test_a_stream_in_bounded_batches_goes_on_from_its_checkpoint(
     log.close()
 
 
-def test_what_a_stream_plans(store: str) -> None:
+def test_what_a_stream_plans(store: str, records: list[Record]) -> None:
     stream = UnisonoSource(
         {"store": store, "max_events_per_batch": "500", "events_per_task": "200"}
     ).streamReader(None)  # type: ignore[arg-type]
     assert stream.initialOffset() == {"committed_id": 0}
     assert stream.getDefaultReadLimit() == ReadMaxRows(500)
-    assert stream.latestOffset({"committed_id": 0}, ReadMaxRows(500)) == {"committed_id": 500}
-    assert stream.latestOffset({"committed_id": 0}, ReadAllAvailable()) == {"committed_id": 3_000}
+    for limit, end in ((ReadMaxRows(500), 500), (ReadAllAvailable(), 3_000)):
+        reached = {"committed_id": end, "event_id": records[end - 1].id}
+        assert stream.latestOffset({"committed_id": 0}, limit) == reached
     assert stream.latestOffset({"committed_id": 3_000}, ReadMaxRows(500)) == {"committed_id": 3_000}
     parts = stream.partitions({"committed_id": 0}, {"committed_id": 500})
     assert [part.value for part in parts] == [(0, 200), (200, 400), (400, 500)]
@@ -261,6 +263,29 @@ def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:
             stream.latestOffset({"committed_id": 61}, ReadAllAvailable())
     with pytest.raises(NoSuchRange, match=r"\(9, 8\] is not a range"):
         UnisonoSource({"store": str(tmp_path), "from": "9", "to": "8"}).streamReader(None)  # type: ignore[arg-type]
+
+
+def test_a_stream_does_not_go_on_in_another_past(tmp_path: Path) -> None:
+    """A log that was put back from a backup and has gone on is long enough, and its events are others."""
+    lost, put_back = tmp_path / "lost", tmp_path / "put back"
+    for place in (lost, put_back):
+        make_store(place, 60)
+    for place, seed, count in ((lost, 1, 40), (put_back, 2, 80)):
+        with closing(SqliteLog.open(place)) as log:
+            append(log, count, seed)
+    before, after = (
+        UnisonoSource({"store": str(place)}).streamReader(None)  # type: ignore[arg-type]
+        for place in (lost, put_back)
+    )
+    shared, reached = (before.latestOffset({"committed_id": 0}, ReadMaxRows(rows)) for rows in (60, 100))
+    assert after.latestOffset(shared, ReadAllAvailable())["committed_id"] == 140, "nothing of it was lost"
+    with pytest.raises(NoSuchRange, match=r"event 100 was '\w+' for this stream and is '\w+' in the log"):
+        after.latestOffset(reached, ReadAllAvailable())
+    with pytest.raises(NoSuchRange, match="use another checkpoint"):
+        after.partitions(shared, reached)
+    for unknown in ({"committed_id": 100}, shared):  # of an earlier version; pruned
+        assert after.latestOffset(unknown, ReadMaxRows(1))["committed_id"] == unknown["committed_id"] + 1
+        prune(put_back, 60)
 
 
 class Writer:

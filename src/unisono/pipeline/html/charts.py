@@ -88,7 +88,7 @@ def line(
                 linewidth=1.8,
                 marker=marker,
                 markersize=3.2,
-                label=_short(one.name),
+                label=str(place),
             )
             if area:
                 axes.fill_between(places, below, top, color=colour, alpha=0.25, linewidth=0)
@@ -98,7 +98,7 @@ def line(
             axes.set_xlim(places[0] - 0.5, places[0] + 0.5)
         _value_axis(axes, unit)
         _time_axis(axes)
-        _legend(axes, len(series))
+        _legend(axes, series)
         return to_svg(figure, label)
 
 
@@ -121,7 +121,7 @@ def columns(
         axes.set_xlim(places[0] - width * 0.5, places[-1] + width * 1.5)
         _value_axis(axes, unit)
         _time_axis(axes)
-        _legend(axes, len(series))
+        _legend(axes, series)
         return to_svg(figure, label)
 
 
@@ -134,7 +134,7 @@ def ranges(edges: Sequence[float], series: Sequence[Series], *, label: str) -> s
         _value_axis(axes, "")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
         axes.xaxis.set_major_formatter(_tick(""))
-        _legend(axes, len(series))
+        _legend(axes, series)
         return to_svg(figure, label)
 
 
@@ -156,7 +156,7 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
         for place, one in enumerate(series):
             values = [float(value or 0) for value in one.values]
             colour = PALETTE[place % len(PALETTE)]
-            axes.barh(places, values, 0.66, left, color=colour, linewidth=0, label=_short(one.name))
+            axes.barh(places, values, 0.66, left, color=colour, linewidth=0, label=str(place))
             left = [a + b for a, b in zip(left, values, strict=True)]
         for place, value in zip(places, left, strict=True):
             axes.annotate(
@@ -174,7 +174,7 @@ def stacked_bars(names: Sequence[str], series: Sequence[Series], *, label: str, 
         axes.xaxis.set_visible(False)
         axes.yaxis.grid(visible=False)
         axes.spines["bottom"].set_visible(False)
-        _legend(axes, len(series))
+        _legend(axes, series)
         return to_svg(figure, label)
 
 
@@ -249,7 +249,7 @@ def _stack(axes: Axes, places: Sequence[float], width: float, series: Sequence[S
             align="edge",
             color=colour,
             linewidth=0,
-            label=_short(one.name),
+            label=str(number),
         )
         below = [a + b for a, b in zip(below, values, strict=True)]
     axes.set_ylim(0, axes.get_ylim()[1] if any(below) else 1)
@@ -310,16 +310,21 @@ class _Dates(ConciseDateFormatter):
         return f"{self._years[0]} and {self._years[-1]}" if text.isdigit() and len(self._years) > 1 else text
 
 
-def _legend(axes: Axes, series: int) -> None:
-    """Names above the picture, in rows, as many to a row as its width has room for."""
-    if series < 2:
+def _legend(axes: Axes, series: Sequence[Series]) -> None:
+    """Names above the picture, in rows, as many to a row as its width has room for.
+
+    What is drawn has a number for a label: matplotlib leaves out an empty one, and one that begins with `_`.
+    """
+    count = len(series)
+    if count < 2:
         return
-    handles, names = axes.get_legend_handles_labels()
+    handles, _ = axes.get_legend_handles_labels()
+    names = [_short(one.name) for one in series]
     widest = LEGEND_MARK + LETTER * max(map(_cells, names))
-    rows = -(-series // max(1, int(WIDTH / widest))) if widest * series > WIDTH else 1
-    across = -(-series // rows)
+    rows = -(-count // max(1, int(WIDTH / widest))) if widest * count > WIDTH else 1
+    across = -(-count // rows)
     order = [
-        place for start in range(across) for place in range(start, series, across)
+        place for start in range(across) for place in range(start, count, across)
     ]  # it fills columns first
     axes.legend(
         [handles[place] for place in order],

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 60.0
 """Java answers within seconds, or never."""
 
+END_TIMEOUT_S: Final = 10.0
+"""Java is killed after this time: it has only temporary files to remove."""
+
 OWN_GROUP: Final[Mapping[str, Any]] = {"process_group": 0}
 """Java and its Python workers get a process group of their own: signals that a terminal or a supervisor sends to a
 whole group reach only this process, which decides what to do.
@@ -52,14 +55,39 @@ def connect_address(spark: SparkSession) -> tuple[str, int] | None:
 
 
 def running_session() -> SparkSession | None:
-    """The running session, if any. The public `getOrCreate` would start one."""
+    """The running session, if any. One whose Java has ended is forgotten, for another to be made.
+
+    The public `getOrCreate` would start one, or fail where Java has ended.
+    """
     from pyspark.sql import SparkSession
 
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        return SparkSession.getActiveSession()
+        return _running_connect_session()
     from pyspark import SparkContext
 
-    return None if SparkContext._active_spark_context is None else SparkSession.builder.getOrCreate()
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return None
+    if getattr(context, "_jsc", None) is not None and _has_stopped(context):
+        context._jsc = None  # there is nothing to stop but what Python has
+        context.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+        return None
+    return SparkSession.builder.getOrCreate()
+
+
+def _running_connect_session() -> SparkSession | None:
+    """The active session is that of a thread, the default one that of the process."""
+    from pyspark.sql.connect.session import SparkSession
+
+    running: Any = SparkSession.getActiveSession() or SparkSession._get_default_session()
+    return running  # type: ignore[no-any-return]
+
+
+def forget_connect_session(spark: Any) -> None:
+    """Stop a session whose server is gone. PySpark would try to tell it for minutes."""
+    spark.release_session_on_close = False
+    spark.stop()
 
 
 def classic_session(settings: Mapping[str, str], gateway: Any) -> SparkSession:
@@ -117,9 +145,15 @@ def is_stopped(spark: SparkSession) -> bool:
         if is_connect(spark):
             spark.conf.get("spark.app.name", "")
             return False
-        java: Any = spark.sparkContext._jsc
-        return bool(java.sc().isStopped())
-    except Exception:  # py4j and gRPC raise several kinds when Java has ended
+    except Exception:  # gRPC raises several kinds when Java has ended
+        return True
+    return _has_stopped(spark.sparkContext)
+
+
+def _has_stopped(context: Any) -> bool:
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except Exception:  # py4j raises several kinds when Java has ended
         return True
 
 
@@ -144,6 +178,7 @@ def gateway_by_scripts(settings: Mapping[str, str]) -> Any:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
+    _end_idle_java()
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         return launch_gateway(conf, popen_kwargs=dict(OWN_GROUP))  # type: ignore[no-untyped-call]
@@ -158,6 +193,7 @@ def gateway_by_command(command: list[str]) -> Any:
     """
     from pyspark.java_gateway import launch_gateway
 
+    _end_idle_java()
     with tempfile.TemporaryDirectory(prefix="unisono-") as folder:
         answer = Path(folder) / "gateway"
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer), "SPARK_CONNECT_MODE": "0"}
@@ -172,6 +208,26 @@ def gateway_by_command(command: list[str]) -> Any:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
     return gateway
+
+
+def _end_idle_java() -> None:
+    """End the Java of a session that was stopped: PySpark would use it for the next, with its memory and options."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None or SparkContext._active_spark_context is not None:
+        return
+    with suppress(Exception):
+        gateway.shutdown()
+    if (process := getattr(gateway, "proc", None)) is not None:
+        with suppress(OSError):
+            process.stdin.close()  # Java ends by itself then, and removes its temporary files
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def _connection(process: subprocess.Popen[bytes], answer: Path) -> tuple[int, str]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -85,6 +86,9 @@ CONNECT_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings that a session on somebody else's server gets."""
 
+_given: Final[WeakKeyDictionary[SparkSession, Mapping[str, str]]] = WeakKeyDictionary()
+"""What callers gave for sessions that were started here: Spark adds to some settings, such as Java's options."""
+
 _LOCAL_MASTER: Final = re.compile(r"^local(?:\[(\*|\d+)\])?$")
 
 
@@ -114,10 +118,22 @@ def session(
     given = conf or {}
     named = master or given.get("spark.master")
     running = private.running_session()
+    if running is not None and private.is_connect(running) and not _answers(running):
+        private.forget_connect_session(running)
+        running = None
     if running is not None:
         _require_master_of(running, named)
         _change_settings(running, given)
         return running
+    spark = _started(master, named, app, given, progress=progress, quick=quick)
+    _given[spark] = dict(given)
+    return spark
+
+
+def _started(
+    master: str | None, named: str | None, app: str, given: Mapping[str, str], *, progress: bool, quick: bool
+) -> SparkSession:
+    """A session where there is none."""
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         spark = private.submitted_session({**SETTINGS, "spark.app.name": app}, given)
         _require_executors(spark)
@@ -138,6 +154,20 @@ def session(
     _require_executors(spark)
     _ship(spark, chosen)
     return _with_shuffles(spark)
+
+
+def _answers(running: SparkSession) -> bool:
+    """Whether a Connect server is there and knows the session.
+
+    PySpark tries for minutes where nothing listens. A session of somebody else may have another way to its server.
+    """
+    address = private.connect_address(running)
+    if address is not None and running in _given:
+        try:
+            socket.create_connection(address, MASTER_TIMEOUT_S).close()
+        except OSError:
+            return False
+    return not private.is_stopped(running)
 
 
 def _require_master_of(running: SparkSession, master: str | None) -> None:
@@ -165,6 +195,8 @@ def _change_settings(spark: SparkSession, conf: Mapping[str, str]) -> None:
         try:
             spark.conf.set(key, value)
         except PySparkException as error:
+            if _given.get(spark, {}).get(key) == value:
+                continue
             raise PipelineError(
                 f"a running Spark cannot take {key}={value}: set it where this Spark is started, or leave it out"
             ) from error

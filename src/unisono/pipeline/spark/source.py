@@ -20,13 +20,14 @@ the options that it was made with: see `catalog.py`. Options, beside `store`:
 
 What always holds: executors read ranges of committed_id in short reads that never delay the writer; nothing past
 the contiguous durable prefix is read; the same range gives the same rows, however often it is read. A stream's
-offset is the committed_id it has reached.
+offset is the committed_id it has reached, with the id of that event: in a log that was put back from a backup and has
+gone on it is another event's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -58,6 +59,7 @@ from unisono.lake.columns import SPARK_LOG_SCHEMA, to_batch
 from unisono.pipeline.errors import NoSuchRange, NoSuchStore, PipelineError
 from unisono.pipeline.open_log import (
     LogExtent,
+    event_ids,
     extent,
     gc_paused,
     normal_uri,
@@ -87,6 +89,11 @@ EVENTS_PER_BATCH: Final = 100_000
 
 SPARSE_TASKS_MAX: Final = 16
 """Reading few partitions takes index lookups: more tasks cost more than they save."""
+
+Offset: TypeAlias = dict[str, int | str]
+"""Where a stream is: `committed_id`, and the id of that event under EVENT_ID."""
+
+EVENT_ID: Final = "event_id"
 
 _OPTIONS: Final = frozenset(
     ("store", "from", "to", "partitions", "columns", "max_events_per_batch", "events_per_task", "push_down")
@@ -211,7 +218,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.to = to
         self.batch_max = batch_max
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         return {"committed_id": extent(self.reading.store).pruned_to if self.since is None else self.since}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -220,8 +227,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.to = self._bounded(extent(self.reading.store).head)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        since, head = start["committed_id"], extent(self.reading.store).head
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        since, head = _reached(start), extent(self.reading.store).head
         if since > head:
             raise NoSuchRange(
                 f"the stream is at event {since} and the log ends at {head}: it is another log, or this log "
@@ -232,16 +239,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = min(end, since + limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             end = min(end, since + self.batch_max)
-        return {"committed_id": max(since, end)}
+        if end <= since:
+            return start
+        first, last = event_ids(self.reading.store, (since, end))
+        _require_same(start, first)
+        return {"committed_id": end, **({} if last is None else {EVENT_ID: last})}
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"committed_id": self._bounded(extent(self.reading.store).head)}
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        since, upto = start["committed_id"], end["committed_id"]
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        since, upto = _reached(start), _reached(end)
         if since >= upto:
             return []
         require_range(self.reading.store, since, upto)
+        _require_same(end, *event_ids(self.reading.store, (upto,)))
         return self.reading.ranges(since, upto)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -249,6 +261,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _bounded(self, head: int) -> int:
         return head if self.to is None else min(head, self.to)
+
+
+def _reached(offset: Offset) -> int:
+    return int(offset["committed_id"])
+
+
+def _require_same(offset: Offset, found: str | None) -> None:
+    """Refuse a log whose event at an offset is another one. A pruned event, and the offset of a checkpoint without an
+    id, are not compared."""
+    noted = offset.get(EVENT_ID, found)
+    if found is not None and noted != found:
+        raise NoSuchRange(
+            f"event {_reached(offset)} was {noted!r} for this stream and is {found!r} in the log: it is another log, "
+            "or one that was put back and has gone on; use another checkpoint to start again"
+        )
 
 
 class ReadRequest(msgspec.Struct, frozen=True):

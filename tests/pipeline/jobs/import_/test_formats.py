@@ -22,7 +22,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_ import json_lines as jsonl
 from unisono.pipeline.jobs.import_ import tabular
 from unisono.pipeline.jobs.import_.outcomes import RefusedRow
-from unisono.pipeline.jobs.import_.read_split import ReadTask, run_task
+from unisono.pipeline.jobs.import_.read_split import ReadTask, count, run_task
 from unisono.pipeline.jobs.import_.rows import ImportedEvent
 from unisono.pipeline.jobs.import_.sources import FieldMapping, Split, find
 from unisono.protocol.canonical import canonical
@@ -324,3 +324,18 @@ def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, says
 
     with pytest.raises(PipelineError, match=says):
         read()
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv", "parquet", "insieme"])
+def test_what_an_executor_does_not_see_is_not_called_damaged(tmp_path: Path, format: str) -> None:
+    """Files and the staging directory are on the machine of the command, and the executor is on another."""
+    split = Split(0, str(tmp_path / "rows"), format, end=9)
+    task = ReadTask(split, 0, str(tmp_path), FieldMapping(), ShippedModel.open(), "import")
+    with pytest.raises(PipelineError, match=r"does not see .*rows: files to import must be on storage"):
+        run_task(task)
+    if format == "jsonl":
+        with pytest.raises(PipelineError, match=r"does not see .*rows: files to import must"):
+            count(split)
+    task = ReadTask(split, 0, str(tmp_path / "away"), FieldMapping(), ShippedModel.open(), "import")
+    with pytest.raises(PipelineError, match=r"does not see .*away: --staging must be a directory that all"):
+        run_task(task)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import orjson
 import pytest
 from click.testing import Result
@@ -103,6 +104,7 @@ def test_moments(past: tuple[Lake, list[Record]]) -> None:
     view = lake.view()
     assert resolve_moment(view, None) == EVENTS
     assert resolve_moment(view, " 12 ") == resolve_moment(view, 12) == 12
+    assert resolve_moment(view, np.int64(12)) == 12, "as pandas gives it"  # type: ignore[arg-type]
     for record in (records[0], records[700], records[-1]):
         when = datetime.fromtimestamp(record.status_updated_at / 1000, UTC)
         last = max(r.committed_id for r in records if r.status_updated_at <= record.status_updated_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,18 @@ def test_when_it_cannot_be_settled_it_says_so(
             assert not result.compatible
             assert result.verdict.startswith("not known to be compatible")
             assert "approximate" in text(result)
+
+
+def test_rows_that_the_driver_does_not_see(tmp_path: Path) -> None:
+    """As of executors on other machines; of states that differ too, where every event is taken as before."""
+    renamed = {"type": "event", "payload": {"schema": "outline.renamed", "data": {"title": "t"}}}
+    lake, out = lake_of(tmp_path, [record(1, ["room"], renamed)]), tmp_path / "out"
+    old, new = (
+        ShippedModel.of(load_model(model_at(tmp_path / f"model-{version}", version, *edits)))
+        for version, edits in ((1, ()), (2, (other_reducer,)))
+    )
+    with pytest.raises(PipelineError, match=r"executors wrote to .*out, and the driver"):
+        revalidate(HERE, lake, old, new, out=out, notify=lambda _: shutil.rmtree(out / "partitions"))
 
 
 def test_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:

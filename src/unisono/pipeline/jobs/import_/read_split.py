@@ -99,11 +99,18 @@ def split_name(number: int) -> str:
 
 def count(split: Split) -> int:
     """On an executor: the number of lines that begin in a split of JSON lines."""
-    return jsonl.count_lines(split)
+    try:
+        return jsonl.count_lines(split)
+    except FileNotFoundError as error:
+        raise _not_here(split) from error
 
 
 def run_task(task: ReadTask) -> Summary:
     """On an executor: read one split, unless it is done."""
+    if not Path(task.folder).is_dir():
+        raise PipelineError(
+            f"an executor does not see {task.folder}: --staging must be a directory that all machines share"
+        )
     done = Path(task.folder, f"{task.name}.json")
     try:
         return msgspec.json.decode(done.read_bytes(), type=Summary)
@@ -132,9 +139,18 @@ def _readable(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:
         for row in _rows(split, mapped):
             yield row
             reached = row.number
+    except FileNotFoundError as error:
+        raise _not_here(split) from error
     except _DAMAGED as error:
         after = f" after row {reached}" if reached else ""
         raise PipelineError(f"{split.path} is damaged{after}, and nothing was imported: {error}") from error
+
+
+def _not_here(split: Split) -> PipelineError:
+    return PipelineError(
+        f"an executor does not see {split.path}: files to import must be on storage that all machines share, "
+        "or in an object store"
+    )
 
 
 def _rows(split: Split, mapped: FieldMapping) -> Iterator[SourceRow]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, SupportsIndex
 
 import msgspec
 import pyarrow as pa
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Moment = int | str | datetime
-"""A committed_id, or a time."""
+"""A committed_id, also as NumPy has it, or a time."""
 
 STATES_SCHEMA: Final = "partition STRING, committed_id BIGINT, state STRING, events BIGINT, skipped BIGINT"
 
@@ -143,7 +143,7 @@ def resolve_moment(view: View, at: Moment | None) -> int:
 
 
 def _number(at: Moment) -> int | None:
-    if isinstance(at, int) or (isinstance(at, str) and at.strip().isdecimal()):
+    if isinstance(at, SupportsIndex) or (isinstance(at, str) and at.strip().isdecimal()):
         return int(at)
     return None
 

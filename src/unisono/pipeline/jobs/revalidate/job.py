@@ -14,7 +14,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +38,7 @@ from unisono.pipeline.jobs.revalidate.result import (
     elsewhere,
     totals,
 )
-from unisono.pipeline.jobs.revalidate.rows import RESULT, clear, events_file
+from unisono.pipeline.jobs.revalidate.rows import RESULT, clear
 from unisono.pipeline.jobs.revalidate.tasks import RevalidationTask, judge_subset
 from unisono.pipeline.progress import Notify, silent
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
@@ -164,7 +164,7 @@ def revalidate(
                 f"{len(touched)} partitions are judged again: another partition of their events decided differently"
             )
     if out is not None:
-        _require_written(out, outcomes)
+        _require_written(out, outcomes.values())
     return _result(view, before, now, outcomes, rounds, settled, max(0, log_head - view.head))
 
 
@@ -277,9 +277,9 @@ def _judge(
         notify(f"judged about {done} of {rows} rows")
 
 
-def _require_written(out: Path, outcomes: Mapping[int, RevalidationOutcome]) -> None:
+def _require_written(out: Path, outcomes: Iterable[RevalidationOutcome]) -> None:
     """Refuse rows that executors wrote to a local directory on another machine."""
-    if any(each.written and not events_file(out, number).exists() for number, each in outcomes.items()):
+    if not all(Path(path).exists() for each in outcomes for path in each.written):
         raise PipelineError(
             f"executors wrote to {out}, and the driver does not see it: use a directory that all machines share"
         )

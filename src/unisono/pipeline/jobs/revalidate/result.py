@@ -132,7 +132,8 @@ class RevalidationOutcome(msgspec.Struct):
     refused_now: list[RefusedEvent] = []
     refused_all: bool = True
     """False when more were refused than `REFUSED_MAX`."""
-    written: bool = False
+    written: list[str] = []
+    """Files with rows behind the counts."""
 
     def of_kind(self, kind: EventKind) -> VerdictCounts:
         found = self.kinds.get(kind)

@@ -79,17 +79,17 @@ class Rows:
         if len(self._rows) >= ROWS_PER_GROUP:
             self._flush()
 
-    def close(self) -> bool:
-        """Finish the file; False without rows, then a file of an earlier attempt is removed."""
+    def close(self) -> list[str]:
+        """Finish the file and name it; none without rows, then a file of an earlier attempt is removed."""
         if self._path is None:
-            return False
+            return []
         self._flush()
         if self._writer is None:
             self._path.unlink(missing_ok=True)
-            return False
+            return []
         self._writer.close()
         self._unfinished().replace(self._path)
-        return True
+        return [str(self._path)]
 
     def abandon(self) -> None:
         """Discard the file."""

@@ -234,8 +234,7 @@ class _ShareJudge:
             self._outcome.differences.append(Difference(self._name, changes(before, now)))
 
     def close(self) -> RevalidationOutcome:
-        self._outcome.written = self._events.close()
-        self._partitions.close()
+        self._outcome.written = self._events.close() + self._partitions.close()
         return self._outcome
 
     def abandon(self) -> None:
