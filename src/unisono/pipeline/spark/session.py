@@ -125,13 +125,20 @@ def session(
         _require_master_of(running, named)
         _change_settings(running, given)
         return running
-    spark = _started(master, named, app, given, progress=progress, quick=quick)
+    spark = _started(master, named, app, given, progress=progress, quick=quick, few_rows=few_rows)
     _given[spark] = dict(given)
     return spark
 
 
 def _started(
-    master: str | None, named: str | None, app: str, given: Mapping[str, str], *, progress: bool, quick: bool
+    master: str | None,
+    named: str | None,
+    app: str,
+    given: Mapping[str, str],
+    *,
+    progress: bool,
+    quick: bool,
+    few_rows: bool,
 ) -> SparkSession:
     """A session where there is none."""
     if master is None and "PYSPARK_GATEWAY_PORT" in os.environ:
