@@ -9,8 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 BUCKET = "lake"
@@ -20,13 +21,15 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 @contextmanager
-def object_store(*, busy: bool = False) -> Iterator[dict[str, str]]:
+def object_store(*, busy: bool = False, lossy: bool = False) -> Iterator[dict[str, str]]:
     """The options under which delta-rs finds it as s3://lake.
 
-    `busy`: it answers the first try of about every second request with 503.
+    `busy`: it answers the first try of about every second request with 503. `lossy`: it stores each commit, and
+    answers its first try with 500.
     """
+    more = [option for option, wanted in (("--busy", busy), ("--lossy", lossy)) if wanted]
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.lake.s3", *(["--busy"] if busy else [])],
+        [sys.executable, "-W", "ignore", "-m", "tests.lake.s3", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # a line for each request
         text=True,
@@ -85,6 +88,21 @@ def busy(app: App) -> App:
     return call
 
 
+def lossy(app: App) -> App:
+    lost: set[str] = set()
+
+    def call(request: dict[str, Any], answer: Any) -> Iterable[bytes]:
+        place = request["PATH_INFO"]
+        if request["REQUEST_METHOD"] != "PUT" or not place.endswith(".json") or place in lost:
+            return app(request, answer)
+        lost.add(place)
+        list(app(request, lambda *_: None))
+        answer("500 Internal Server Error", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>InternalError</Code></Error>"]
+
+    return call
+
+
 def serve(wrapped: Callable[[App], App]) -> None:
     """Serve moto's S3, wrapped, and print the port."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -102,9 +120,11 @@ def serve(wrapped: Callable[[App], App]) -> None:
     server.serve_forever()
 
 
-def main(*, is_busy: bool) -> None:
-    serve(lambda app: busy(signed(one_at_a_time(app))) if is_busy else signed(one_at_a_time(app)))
+def main(options: Sequence[str]) -> None:
+    trouble = {"--busy": busy, "--lossy": lossy}
+    wrappers = [signed, *(trouble[option] for option in options)]
+    serve(lambda app: reduce(lambda inner, wrap: wrap(inner), wrappers, one_at_a_time(app)))
 
 
 if __name__ == "__main__":
-    main(is_busy="--busy" in sys.argv)
+    main(sys.argv[1:])

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from unisono.lake.lake import Lake
-from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
+from unisono.pipeline.service.lease import TABLE, Lease
 
 
 @pytest.fixture
@@ -43,3 +44,11 @@ def test_a_file_in_new_directories(synced: set[Path], tmp_path: Path) -> None:
     lake.storage.write(SNAPSHOTS, path, pa.py_buffer(b"x"))
     table = tmp_path / "lake" / SNAPSHOTS
     assert synced >= {table / path, *(table / above for above in list(Path(path).parents)[:-1])}
+
+
+def test_the_lease_of_a_service(synced: set[Path], tmp_path: Path) -> None:
+    lease = Lease(Storage.at(str(tmp_path)))
+    lease.acquire()
+    commits = sorted((tmp_path / TABLE / "_delta_log").glob("*.json"))
+    assert commits[-1] in synced
+    lease.release()

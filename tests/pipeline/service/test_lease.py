@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from deltalake import TableFeatures
 
+from tests.lake.s3 import object_store
 from tests.waiting import in_a_window
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import Storage
@@ -65,6 +67,43 @@ def test_of_many_at_once_one_gets_it(place: Storage) -> None:
         thread.join()
     assert len(had) == 1
     had[0].release()
+
+
+def test_a_commit_whose_answer_was_lost_is_the_holders() -> None:
+    """The store has it, and refuses the second try: that is no other process."""
+    with object_store(lossy=True) as options:
+        storage = Storage.at("s3://lake/lossy", options)
+        held, other = Lease(storage), Lease(storage)
+        held.acquire()
+        held._extend(held._end_ms())
+        with pytest.raises(LeaseTaken):
+            other.acquire()
+        held.release()
+        other.acquire()
+        other.release()
+
+
+def test_a_table_that_takes_no_commits_is_an_error(place: Storage) -> None:
+    lease = Lease(place)
+    lease._open().alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
+    with pytest.raises(LakeUnusable, match=r"lease cannot be written: .*RowTracking"):
+        lease.acquire()
+
+
+def test_after_a_power_loss(place: Storage) -> None:
+    """A commit that was not synced may be empty, or anything else."""
+    for content, says in ((b"", None), (b"\0" * 100, "if it is damaged, remove it")):
+        lease = Lease(place)
+        lease.acquire()
+        lease.release()
+        newest = max(Path(place.table(leases.TABLE), "_delta_log").glob("*.json"))
+        newest.write_bytes(content)
+        if says is None:
+            lease.acquire()
+            lease.release()
+            continue
+        with pytest.raises(LakeUnusable, match=says):
+            lease.acquire()
 
 
 def test_it_is_renewed_while_it_is_held(tmp_path: Path) -> None:

@@ -191,17 +191,21 @@ class Lease:
             try:
                 return DeltaTable(place, storage_options=options)
             except TableNotFoundError:
-                DeltaTable.create(
-                    place,
-                    _SCHEMA,
-                    mode="ignore",
-                    name="unisono lease",
-                    configuration=dict(_CONFIGURATION),
-                    storage_options=options,
-                )
+                with suppress(CommitFailedError):  # another process made it, or the store's answer was lost
+                    DeltaTable.create(
+                        place,
+                        _SCHEMA,
+                        mode="ignore",
+                        name="unisono lease",
+                        configuration=dict(_CONFIGURATION),
+                        storage_options=options,
+                    )
                 return DeltaTable(place, storage_options=options)
         except (DeltaError, OSError, ValueError) as error:
-            raise LakeUnusable(f"{place} cannot be opened: {one_line(error)}") from error
+            raise LakeUnusable(
+                f"{place} cannot be opened: {one_line(error)}: if it is damaged, remove it, and the next service "
+                "makes it again"
+            ) from error
 
     def _commit(self, table: DeltaTable, until_ms: int) -> bool:
         """Commit this process as the holder; False when another commit came first."""
@@ -227,8 +231,14 @@ class Lease:
                     app_transactions=[Transaction(TRANSACTION, count + 1)],
                 ),
             )
-        except CommitFailedError:
-            return False
+            self._storage.sync_commits(TABLE, table.version())
+        except CommitFailedError as error:
+            now = self._open()
+            if now.version() == table.version():  # no other commit is the reason
+                raise LakeUnusable(
+                    f"{self._storage.table(TABLE)} cannot be written: {one_line(error)}"
+                ) from error
+            return _holder(now) == holder  # the store's answer may have been lost
         except (DeltaError, OSError) as error:
             raise LakeUnusable(f"{self._storage.table(TABLE)} cannot be written: {error}") from error
         return True
@@ -236,8 +246,8 @@ class Lease:
 
 def _holder(table: DeltaTable) -> Holder | None:
     """The holder in the newest commit; None for a new table."""
-    newest: dict[str, Any] = table.history(1)[0]
-    note = newest.get("unisono")
+    newest: list[dict[str, Any]] = table.history(1)  # empty where a power loss left an empty commit
+    note = newest[0].get("unisono") if newest else None
     if isinstance(note, str):
         return msgspec.json.decode(note, type=Holder)
     return None if note is None else msgspec.convert(note, Holder)
