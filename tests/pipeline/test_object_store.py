@@ -56,6 +56,15 @@ def test_a_url_in_the_making(location: str) -> None:
         Storage.at(location)
 
 
+@pytest.mark.parametrize(
+    "location", ["file://lake", "file://data/lake", "file:///a?b", "file:///a#b", "file:"]
+)
+def test_file_urls_of_which_a_part_would_be_left_out(location: str) -> None:
+    """Of file://lake the path is empty: it would be this directory."""
+    with pytest.raises(LakeUnusable, match=r"is no directory's URL: write file:///"):
+        Storage.at(location)
+
+
 @pytest.mark.parametrize("location", ["s3://bucket/a#b", "s3://bucket/a?b=c", "s3://bucket//a", "s3://b/a//"])
 def test_urls_of_which_delta_rs_takes_a_part(location: str) -> None:
     with pytest.raises(LakeUnusable, match="cannot be a lake's URL"):

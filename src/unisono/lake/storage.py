@@ -56,7 +56,7 @@ class Storage(msgspec.Struct, frozen=True):
         if not location.strip():
             raise LakeUnusable("the location is empty: name a directory, or s3://… and the like")
         if location.startswith("file:"):
-            location = _directory(unquote(urlsplit(location).path))
+            location = _directory(_path_of(location))
         elif not _URL.match(location):
             if _SCHEME.match(location) or "://" in location:
                 raise LakeUnusable(
@@ -166,6 +166,16 @@ class Storage(msgspec.Struct, frozen=True):
 
     def _handler(self, table: str) -> Any:
         return DeltaStorageHandler(self.table(table), self.options)
+
+
+def _path_of(url: str) -> str:
+    """The path in a file URL; refused where a part of the URL is not of the path."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path or any(mark in url for mark in "?#"):
+        raise LakeUnusable(
+            f"{url} is no directory's URL: write file:///… with the whole path and no ? or #, or the path alone"
+        )
+    return unquote(parts.path)
 
 
 def _directory(path: str) -> str:
