@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import write_deltalake
@@ -18,7 +21,10 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.sql import query
 from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.store.port import Record
 
 EVENTS = 1_500
@@ -115,6 +121,15 @@ def renumbered(lake: Lake) -> None:
     delta(lake, LOG).update({"committed_id": "701"}, predicate="committed_id = 700")
 
 
+def reattributed(lake: Lake) -> None:
+    """No hash covers who sent an event."""
+    delta(lake, LOG).update({"client_id": "'somebody'"}, predicate="committed_id = 700")
+
+
+def reattributed_in_partitions(lake: Lake) -> None:
+    delta(lake, BY_PARTITION).update({"author": "null"}, predicate="committed_id = 700")
+
+
 def replaced(lake: Lake) -> None:
     """A row less and another twice: as many as were committed."""
     found = delta(lake, BY_PARTITION)
@@ -131,8 +146,10 @@ def replaced(lake: Lake) -> None:
         (updated, "the hash of event 700 in the lake's table log does not match its content"),
         (deleted, r"have \d+ rows and \d+ were committed"),
         (moved, "'elsewhere', which is not of bucket|is not what the table log has"),
-        (renumbered, "does not have each event|rows of events"),
+        (renumbered, "is not what the table by_partition has|rows of events"),
         (replaced, "is not what the table log has"),
+        (reattributed, "within events 601 to 900 is not what the table by_partition has; restore"),
+        (reattributed_in_partitions, "within events 601 to 900 is not what the table log has; remove"),
     ],
 )
 def test_other_rows_are_refused(lake: Lake, change: Callable[[Lake], None], says: str) -> None:
@@ -140,6 +157,60 @@ def test_other_rows_are_refused(lake: Lake, change: Callable[[Lake], None], says
     vacuum(lake)
     with pytest.raises(LakeUnusable, match=says):
         [*lake.scan_arrow(["plain"]), *lake.scan_arrow()]
+
+
+def test_two_that_put_the_files_in_order(lake: Lake, ready: Ready) -> None:
+    """One is refused by each table, looks again and finds nothing to do."""
+    for table in (LOG, BY_PARTITION):
+        z_order(lake, table)
+    start = threading.Barrier(2)
+
+    def rewrite(_: int) -> int:
+        start.wait()
+        return rewrite_foreign_files(HERE, Lake.at(lake.storage.location))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert max(pool.map(rewrite, range(2))) > 0
+    require_exact(lake, ready[1])
+
+
+def test_an_optimize_while_a_compaction_is_at_work(
+    lake: Lake, ready: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the tasks and the commit: the compaction joins what is there then."""
+    tables = [LOG, BY_PARTITION]
+
+    def run(*given: Any, **options: Any) -> list[Any]:
+        done = run_on_executors(*given, **options)
+        if tables:
+            optimize(lake, tables.pop())
+        return done
+
+    monkeypatch.setattr(compaction, "run_on_executors", run)
+    compaction.compact(HERE, lake)
+    assert not tables
+    assert len(lake.view().log_files) == 1
+    require_exact(lake, ready[1])
+
+
+def test_an_update_that_no_hash_covers_is_not_made_ours(lake: Lake, ready: Ready) -> None:
+    """Of `log`, with the files before it and without; `by_partition` is made from `log`."""
+    reattributed(lake)
+    with pytest.raises(Mismatch, match="within events 601 to 900 is not what it had before"):
+        rewrite_foreign_files(HERE, lake)
+    vacuum(lake, LOG)
+    with pytest.raises(Mismatch, match="within events 601 to 900 is not what the table by_partition has"):
+        rewrite_foreign_files(HERE, lake)
+    delta(lake, LOG).update({"client_id": f"'{ready[1][699].client_id}'"}, predicate="committed_id = 700")
+    reattributed_in_partitions(lake)
+    vacuum(lake)
+    with pytest.raises(Mismatch, match="within events 601 to 900 is not what the table by_partition has"):
+        rewrite_foreign_files(HERE, lake)
+    shutil.rmtree(lake.storage.table(BY_PARTITION))
+    lake.make()
+    rewrite_foreign_files(HERE, lake)
+    export_to(lake, ready[0] / "data")
+    require_exact(lake, ready[1])
 
 
 def test_a_file_that_goes_while_it_is_read(lake: Lake) -> None:

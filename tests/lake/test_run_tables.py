@@ -56,6 +56,7 @@ def test_files_of_many_runs_are_joined(tmp_path: Path) -> None:
     join_small_files(storage, 0)
     for number in range(JOINED_FILES):
         record_runs(storage, [RunRecord(new_run_id(), "export", BEGAN_MS + number, 0.1, 1, True)])
+    join_small_files(storage, 10**20)
     join_small_files(storage, 0)
     assert len(DeltaTable(storage.table(RUNS)).file_uris()) == 1
     assert len(rows_of(storage, RUNS)) == JOINED_FILES

@@ -5,26 +5,31 @@ import random
 import resource
 import shutil
 import time
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 
-from tests.pipeline.history import make_record
+from tests.lake.lakes import export_to
+from tests.pipeline.history import make_record, make_store
 from unisono.lake import table as tables
 from unisono.lake import write
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.cold.pages import LakePages
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA, to_batch
 from unisono.lake.errors import CommitConflict, LakeUnusable, OutsideLake
+from unisono.lake.file_actions import remove_actions
 from unisono.lake.lake import Lake
 from unisono.lake.scan import scan_log
-from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.storage import BY_PARTITION, ERASURES, LOG
 from unisono.lake.table import EXPORT
 from unisono.lake.write import DataFile, write_runs
+from unisono.pipeline.jobs.erase.erasure_table import erasures, record
+from unisono.pipeline.jobs.erase.select import SelectedEvent
 
 
 @pytest.fixture
@@ -112,6 +117,23 @@ def test_a_rewrite_beside_an_append_and_beside_another_rewrite(lake: Lake) -> No
     assert count(lake) == lake.head() == 30
 
 
+def test_a_rewrite_beside_an_optimize_of_another_program(lake: Lake) -> None:
+    """delta-rs would let both remove the same files, and every row would be there twice."""
+    for since in (0, 10):
+        lake.table(LOG).append(written(lake, since, since + 10), since, since + 10, {})
+    table = lake.table(LOG)
+    old = table.files()
+    DeltaTable(lake.storage.table(LOG)).optimize.compact()
+    with pytest.raises(CommitConflict, match="no longer in the table"):
+        table.replace(old, written(lake, 0, 20), {}, same_rows=True, foreign=True)
+    DeltaTable(lake.storage.table(LOG)).restore(table.version)
+    stale = lake.table(LOG)
+    DeltaTable(lake.storage.table(LOG)).optimize.compact()
+    with pytest.raises(CommitConflict, match="committed to the table log first"):
+        stale._commit([], remove_actions(old, data_change=False), [], {})
+    assert count(lake) == 20
+
+
 def test_where_a_table_stands_survives_checkpoints(lake: Lake) -> None:
     for since in range(0, 40):
         lake.table(LOG).append(written(lake, since, since + 1), since, since + 1, {})
@@ -135,6 +157,48 @@ def test_expired_commits_go_at_times_and_the_table_stays(lake: Lake) -> None:
         lake.table(LOG).write_notes({"note": value})
     assert not first.exists()
     assert (lake.table(LOG).version, lake.table(LOG).read_note("note")) == (66, 65)
+
+
+def test_partitions_are_named_as_people_write_them(tmp_path: Path) -> None:
+    """A text is one name, and is normalised as those of the log are."""
+    records = make_store(tmp_path / "data", 200)
+    lake = Lake.at(str(tmp_path / "lake"))
+    export_to(lake, tmp_path / "data")
+    own = [record.committed_id for record in records if "ünï-cødé" in record.partitions]
+    assert own
+    for given in ("ünï-cødé", unicodedata.normalize("NFD", "ünï-cødé"), ["ünï-cødé", "nobody's"]):
+        batches = lake.scan_arrow(given, columns=["committed_id"])
+        assert [id for batch in batches for id in batch.column(0).to_pylist()] == own
+    assert list(lake.scan_arrow([])) == []
+    with pytest.raises(OutsideLake, match="invalid partition name"):
+        lake.scan_arrow("")
+
+
+def test_a_feature_that_this_program_cannot_write_is_no_conflict(lake: Lake) -> None:
+    """A job would do its work again twenty times and then speak of another process."""
+    delta = DeltaTable(lake.storage.table(LOG))
+    delta.alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
+    with pytest.raises(LakeUnusable, match=r"/log takes no commits .*RowTracking.*; restore the table"):
+        lake.table(LOG).append(written(lake, 0, 10), 0, 10, {})
+    assert lake.view().head == 0
+
+
+def test_records_of_erasures_need_no_order(lake: Lake) -> None:
+    """An OPTIMIZE of all tables stops no later erasure; a DELETE does."""
+
+    def erase(committed_id: int) -> None:
+        record(lake, [SelectedEvent(committed_id, f"e{committed_id}", ("p",), 0, True)], 1_000, "id", None)
+
+    for committed_id in (3, 1):
+        erase(committed_id)
+    delta = DeltaTable(lake.storage.table(ERASURES))
+    delta.optimize.compact()
+    delta.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    erase(2)
+    assert [(row.committed_id, row.id) for row in erasures(lake)] == [(1, "e1"), (2, "e2"), (3, "e3")]
+    DeltaTable(lake.storage.table(ERASURES)).delete("committed_id = 1")
+    with pytest.raises(LakeUnusable, match="with 2 rows and 3 were committed"):
+        erase(4)
 
 
 def test_files_that_no_commit_names_are_not_read(lake: Lake) -> None:
@@ -236,6 +300,11 @@ def test_what_is_no_lake(tmp_path: Path, lake: Lake) -> None:
     DeltaTable.create(str(tmp_path / "other" / LOG), lake.table(LOG).delta.schema())
     with pytest.raises(LakeUnusable, match="not one of a lake"):
         Lake.at(str(tmp_path / "other")).make()
+    DeltaTable(lake.storage.table(LOG)).alter.set_table_description("all events")
+    with pytest.raises(LakeUnusable, match="changed that, restore the version of the table before"):
+        lake.view()
+    DeltaTable(lake.storage.table(LOG)).restore(0)
+    assert lake.view().buckets == 4
     Path(lake.storage.table(BY_PARTITION)).rename(tmp_path / "aside")
     shutil.copytree(lake.storage.table(LOG), lake.storage.table(BY_PARTITION))
     with pytest.raises(

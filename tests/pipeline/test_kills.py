@@ -247,3 +247,23 @@ def test_the_driver_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
         assert second.returncode == 0, said
         found = Counter(record.id for record in read_store(server.data))
     assert found == Counter(f"streamed-{number}" for number in range(600))
+
+
+def test_a_copy_beside_an_optimize(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is refused: delta-rs would leave the rows of both."""
+    lake, _ = made
+    snapshot(HERE, lake, ShippedModel.open())
+    target = Storage.at(str(tmp_path / "copies"))
+    done = write_delta_copies(lake, target)
+    write = Storage.write
+
+    def optimized(self: Storage, *arguments: object) -> None:
+        write(self, *arguments)  # type: ignore[arg-type]
+        DeltaTable(target.table("states")).optimize.z_order(["partition"])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "write", optimized)
+        with pytest.raises(PipelineError, match="another process replaced the table meanwhile"):
+            write_delta_copies(lake, target)
+    assert DeltaTable(target.table("states")).count() == done.states
+    assert write_delta_copies(lake, target) == done

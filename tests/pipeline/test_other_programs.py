@@ -180,9 +180,11 @@ def test_without_the_former_files_everything_reads_the_same(spark: SparkSession,
         ("diff", "--partition", name, "--from", "10", "--to", "900", "--model", "open"),
         ("report", "--out", str(place.data.parent / "report")),
         ("audit",),
+        ("info",),
     ):
         told = unisono("lake", arguments[0], *place.options, *arguments[1:])
         assert told.exit_code == 0, (arguments, told.output)
+    assert "rearranged, `unisono lake snapshot` folds them again" in told.output
     assert unisono("lake", "run", *place.options, "--cycles", "1", "--every", "1s").exit_code == 0
     assert not foreign_files.has_work(place.lake)
     _require_cold(place)

@@ -7,6 +7,7 @@ hash of each event; whether a hash matches its event is checked by an audit.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final
@@ -19,6 +20,10 @@ import pyarrow.compute as pc
 from unisono.lake.columns import name_hash
 
 HASH_BYTES: Final = 32
+
+UNHASHED: Final = ("id", "client_id", "status_updated_at", "type", "schema", "author")
+"""Columns that the hash of an event does not cover."""
+
 _WRAP: Final = 1 << 64
 
 
@@ -54,12 +59,23 @@ def total(digests: list[Digest]) -> Digest:
 
 def digest(rows: pa.Table | pa.RecordBatch) -> Digest:
     """Of rows with `committed_id`, `hash` and, in the table by partition, `partition`."""
+    return _digest(rows, ())
+
+
+def row_digest(rows: pa.Table | pa.RecordBatch) -> Digest:
+    """The same, and of the columns that the hash does not cover."""
+    return _digest(rows, UNHASHED)
+
+
+def _digest(rows: pa.Table | pa.RecordBatch, more: Sequence[str]) -> Digest:
     if rows.num_rows == 0:
         return Digest()
     ids = np.asarray(rows.column("committed_id"))
     hashes = _fixed(rows.column("hash"))
     if "partition" in rows.schema.names:
         hashes = hashes ^ _name_hashes(rows.column("partition"))
+    if more:
+        hashes = hashes ^ _text_hashes([rows.column(name) for name in more])
     lanes = np.ascontiguousarray(hashes[:, :8]).view("<u8").ravel()
     return Digest(
         rows.num_rows,
@@ -94,6 +110,18 @@ def _name_hashes(column: Any) -> Any:
     encoded = _one_array(column).dictionary_encode()
     names = [name_hash(name) for name in encoded.dictionary.to_pylist()]
     return np.frombuffer(b"".join(names), np.uint8).reshape(-1, HASH_BYTES)[np.asarray(encoded.indices)]
+
+
+def _text_hashes(columns: Sequence[Any]) -> Any:
+    """One hash for the values of a row, as texts."""
+    joined = pc.binary_join_element_wise(
+        *(column.cast(pa.string()) for column in columns),
+        "\x1f",
+        null_handling="replace",
+        null_replacement="\x00",
+    )
+    hashed = (hashlib.sha256(text.encode()).digest() for text in joined.to_pylist())
+    return np.frombuffer(b"".join(hashed), np.uint8).reshape(-1, HASH_BYTES)
 
 
 def _one_array(column: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Data files as actions of a Delta commit: added with their statistics, or removed."""
+"""Data files as actions of a Delta commit: added with their statistics, listed with them, or removed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ def add_action(file: DataFile, *, data_change: bool) -> AddAction:
         now,
         data_change,
         json.dumps(stats, ensure_ascii=False),
+    )
+
+
+def listed_file(table: str, action: Mapping[str, Any]) -> DataFile:
+    """A file as the Delta log names it; 0 for missing statistics."""
+    return DataFile(
+        table,
+        action["path"],
+        action["size_bytes"],
+        action.get("num_records") or 0,
+        action.get("min.committed_id") or 0,
+        action.get("max.committed_id") or 0,
+        action.get("partition.bucket"),
+        action.get("min.partition"),
+        action.get("max.partition"),
+        action.get("partition.model_version"),
+        action.get("min.model_digest"),
+        stated_bounds(action, "status_updated_at"),
+        stated_bounds(action, "client_id"),
     )
 
 

@@ -4,7 +4,7 @@ Other programs can write to a Delta table. A file of another program may have it
 lost a line lacks rows; both would silently give wrong answers. So:
 
 - our files are recognised by their names, which contain the ids of their statistics. Other files are refused, or
-  read as `rearranged.py` describes them;
+  read as `rearranged.py` describes them; `erasures` needs no order;
 - the rows of all files add up to the committed count, which the table records; `log` has each id once;
 - the footer of a file agrees with the table's statistics;
 - rows ascend by partition and committed_id, or by committed_id alone, as they are read.
@@ -43,19 +43,14 @@ def is_own(file: DataFile) -> bool:
 
 
 def require_own(table: str, uri: str, files: Sequence[DataFile]) -> None:
-    """Refuse files of other programs."""
-    strange = [file.path for file in files if not is_own(file)]
+    """Refuse files of other programs. Those of `erasures` are read whole, in any order."""
+    strange = [] if table == ERASURES else [file.path for file in files if not is_own(file)]
     if not strange:
         return
     more = f" and {len(strange) - 1} more files" if len(strange) > 1 else ""
-    way = (
-        remedy(table)
-        if table == ERASURES
-        else "`unisono lake compact` checks its rows and rewrites it in order"
-    )
     raise ForeignFiles(
         f"another program wrote {uri}/{strange[0]}{more}, or changed its statistics, so its rows can be in any "
-        f"order: {way}"
+        "order: `unisono lake compact` checks its rows and rewrites it in order"
     )
 
 

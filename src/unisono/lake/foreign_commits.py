@@ -7,7 +7,6 @@ vacuum, and have the same rows. Without them the new files are read, and sorted 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from deltalake import DeltaTable
@@ -25,18 +24,15 @@ FOREIGN_COMMITS_MAX: Final = 64
 """Commits of other programs that readers look behind, some milliseconds each."""
 
 
-def files_in_order(table: Table, log_files: Sequence[DataFile] | None) -> list[DataFile] | None:
+def files_in_order(table: Table) -> list[DataFile] | None:
     """Files in order with the rows of this version; None when there are none."""
-    before = _files_before_foreign(table)
+    before = files_before_foreign(table)
     if before is not None or table.name not in (LOG, BY_PARTITION):
         return before
-    if log_files is None and table.name == BY_PARTITION:
-        log = type(table).open(table.storage, LOG)
-        log_files = () if log is None else log.readable_files()
-    return described_files(table, log_files or ())
+    return described_files(table)
 
 
-def _files_before_foreign(table: Table) -> list[DataFile] | None:
+def files_before_foreign(table: Table) -> list[DataFile] | None:
     """The files of that version; None when the table's rows changed since, or a file is gone."""
     if table.rows is None or sum(file.rows for file in table.listed_files()) != table.rows:
         return None

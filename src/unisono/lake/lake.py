@@ -20,10 +20,12 @@ import pyarrow as pa
 
 from unisono.lake.columns import bucket_of
 from unisono.lake.errors import LakeUnusable, OutsideLake
+from unisono.lake.same_rows import require_same_rows
 from unisono.lake.scan import COLUMNS, scan_log, scan_partitions
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.lake.table import BUCKETS, BUCKETS_MAX, Table
 from unisono.lake.write import UNBUCKETED, DataFile
+from unisono.protocol.partitions import PartitionError, normalise
 
 __all__ = ["UNBUCKETED", "Lake", "View", "bucket_of"]
 
@@ -78,7 +80,7 @@ class Lake:
 
     def scan_arrow(
         self,
-        names: Sequence[str] | None = None,
+        names: str | Sequence[str] | None = None,
         since: int = 0,
         upto: int | None = None,
         columns: Sequence[str] = COLUMNS,
@@ -107,7 +109,9 @@ class View:
 
     @cached_property
     def all_partition_files(self) -> list[DataFile]:
-        return self.by_partition.readable_files(self.log_files)
+        files = self.by_partition.readable_files()
+        require_same_rows(self.storage, self.log_files, files)
+        return files
 
     @property
     def partition_files(self) -> list[DataFile]:
@@ -120,20 +124,21 @@ class View:
 
     def scan_arrow(
         self,
-        names: Sequence[str] | None = None,
+        names: str | Sequence[str] | None = None,
         since: int = 0,
         upto: int | None = None,
         columns: Sequence[str] = COLUMNS,
         limit: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None) or any of
-        `names`; OutsideLake unless the lake has them all. Reads only row groups that may have some.
+        """Events of `(since, upto]` without Spark, ascending, each once; of all partitions (None), of one or of
+        several; OutsideLake unless the lake has them all. Reads only row groups that may have some.
         """
         last = end_of_range(self.storage.location, self.head, since, upto)
         if names is None:
             return _limited(scan_log(self.storage, self.log_files, since, last, columns), limit)
+        wanted = _as_spelled(names)
         return scan_partitions(
-            self.storage, self.partition_files, self.buckets, names, since, last, columns, limit
+            self.storage, self.partition_files, self.buckets, wanted, since, last, columns, limit
         )
 
 
@@ -149,6 +154,15 @@ def end_of_range(location: str, head: int, since: int, upto: int | None) -> int:
     if not 0 <= since <= end:
         raise OutsideLake(f"({since}, {end}] is not a range: 0 <= from <= to must hold")
     return end
+
+
+def _as_spelled(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Names given by a person, as the log spells them (PART-02). A text is one name, not one for each letter."""
+    given = [names] if isinstance(names, str) else list(names)
+    try:
+        return normalise(given, entries_max=len(given), allow_empty=True)
+    except PartitionError as error:
+        raise OutsideLake(f"invalid partition name: {error}") from error
 
 
 def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

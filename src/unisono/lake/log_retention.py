@@ -1,4 +1,4 @@
-"""How long the commits of a table stay in its Delta log."""
+"""How long the commits of a table stay in its Delta log, and files that it no longer names."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ lists what is in its log: with a commit each minute, 10,000 files instead of 43,
 CLEANUP_COMMITS: Final = 32
 """Commits between two removals of expired ones, for each of which delta-rs lists the whole log: after 4,000 versions
 three quarters of a commit's time."""
+
+
+VACUUM_HOURS_MAX: Final = 1_000_000
+"""Longer than any lake has existed; delta-rs cannot count many more."""
 
 
 def hooks_after(version: int) -> PostCommitHookProperties:

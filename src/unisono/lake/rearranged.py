@@ -5,8 +5,8 @@ under names and with statistics that promise nothing. Readers then get files tha
 one range of ids and, in `by_partition`, of one bucket, in the order of the table. `sorted_copies.py` makes such a
 file when it is opened. Ranges are so small that one is sorted in memory.
 
-The rows are checked first, once for every version of a table: their number; of `log`, how many each range has; of
-`by_partition`, their digest with that of the rows that `log` has. A sorted copy checks each id and each hash.
+The rows are checked first, once for every version of a table: their number, and of `log`, how many each range has.
+`same_rows.py` compares them with those of the other table. A sorted copy checks each id and each hash.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import pyarrow.compute as pc
 
 from unisono.lake import write
 from unisono.lake.columns import bucket_of
-from unisono.lake.digests import Digest, digest
 from unisono.lake.errors import LakeUnusable, one_line
 from unisono.lake.file_checks import is_own
 from unisono.lake.remedies import remedy
 from unisono.lake.scan import runs_of
 from unisono.lake.sorted_copies import raw_batches
-from unisono.lake.storage import LOG, Storage
+from unisono.lake.storage import LOG
 from unisono.lake.write import UNBUCKETED, DataFile, Sources
 
 if TYPE_CHECKING:
@@ -125,13 +124,10 @@ class _Cells:
         return list(pairwise([*edges, last]))
 
 
-def described_files(table: Table, log_files: Sequence[DataFile]) -> list[DataFile]:
-    """Files in order with this version's rows. LakeUnusable when these are not the rows that were committed.
-
-    `log_files`: of the table `log`, with whose rows those of `by_partition` are compared.
-    """
+def described_files(table: Table) -> list[DataFile]:
+    """Files in order with this version's rows. LakeUnusable when there are more or fewer than were committed."""
     try:
-        return _described(table, log_files)
+        return _described(table)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise LakeUnusable(
             f"a file of another program in {table.storage.table(table.name)} cannot be read ({one_line(error)}): "
@@ -139,7 +135,7 @@ def described_files(table: Table, log_files: Sequence[DataFile]) -> list[DataFil
         ) from error
 
 
-def _described(table: Table, log_files: Sequence[DataFile]) -> list[DataFile]:
+def _described(table: Table) -> list[DataFile]:
     listed, uri = table.listed_files(), table.storage.table(table.name)
     log.warning(
         "%s: another program rearranged the rows and removed the former files; checking %d files and sorting what is "
@@ -161,7 +157,7 @@ def _described(table: Table, log_files: Sequence[DataFile]) -> list[DataFile]:
         if all(file.path in known for file in run):
             files += run
         else:
-            files += _of_run(table, log_files, run, buckets)
+            files += _of_run(table, run, buckets)
     return sorted(files, key=lambda file: (file.first_id, file.last_id, file.path))
 
 
@@ -174,28 +170,14 @@ def _measured_file(table: Table, file: DataFile) -> DataFile:
     return msgspec.structs.replace(file, rows=rows, first_id=first if rows else 0, last_id=last)
 
 
-def _of_run(
-    table: Table, log_files: Sequence[DataFile], run: Sequence[DataFile], buckets: int
-) -> Iterator[DataFile]:
+def _of_run(table: Table, run: Sequence[DataFile], buckets: int) -> Iterator[DataFile]:
     """The described files of some stored files whose ids overlap."""
-    cells, found = _Cells(table, buckets), Digest()
-    first, last = min(file.first_id for file in run), max(file.last_id for file in run)
-    end = min(
-        last, max((file.last_id for file in log_files), default=0)
-    )  # a kill may leave more in by_partition
+    cells = _Cells(table, buckets)
     own = () if table.name == LOG else ("partition",)
     for file in run:
-        for batch in raw_batches(
-            table.storage, table.name, file.path, ["committed_id", "hash", "event", *own]
-        ):
+        for batch in raw_batches(table.storage, table.name, file.path, ["committed_id", "event", *own]):
             if batch.num_rows:
                 cells.add(file, batch)
-                found += digest(batch.filter(pc.less_equal(batch.column("committed_id"), end)))
-    if table.name != LOG and found != _digest_of_log(table.storage, log_files, first - 1, end):
-        raise LakeUnusable(
-            f"what another program wrote into {table.storage.table(table.name)} within events {first} to {last} is "
-            f"not what the table {LOG} has; {remedy(table.name)}"
-        )
     used = np.flatnonzero(cells.rows.any(axis=0))
     apart = table.name != LOG and int(cells.rows.sum()) >= write.UNBUCKETED_ROWS_MAX
     for slots in cells.ranges(int(used[0]), int(used[-1]) + 1):
@@ -256,16 +238,3 @@ def _file(
         max(high for _, high in names).decode() if names else None,
         sources=Sources(sources, cells.buckets),
     )
-
-
-def _digest_of_log(storage: Storage, log_files: Sequence[DataFile], since: int, upto: int) -> Digest:
-    """The digest that the rows of `by_partition` must have, for events of `(since, upto]`."""
-    found = Digest()
-    files = [file for file in log_files if file.last_id > since and file.first_id <= upto]
-    for path in stored_paths(files):
-        for batch in raw_batches(storage, LOG, path, ["committed_id", "partitions", "hash"], since, upto):
-            if batch.num_rows:
-                lists = batch.column("partitions")
-                rows = batch.select(["committed_id", "hash"]).take(pc.list_parent_indices(lists))
-                found += digest(rows.append_column("partition", pc.list_flatten(lists)))
-    return found

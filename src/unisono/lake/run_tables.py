@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from unisono.lake.errors import LakeUnusable, one_line
-from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
+from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, VACUUM_HOURS_MAX, hooks_after
 from unisono.lake.storage import Storage, delta_name
 
 RUNS: Final = "_runs"
@@ -155,10 +155,11 @@ def read_files(storage: Storage, name: str, paths: Sequence[str]) -> pa.Table:
 
 def join_small_files(storage: Storage, vacuum_hours: int) -> None:
     """Join the files of many runs into one, and remove those that were replaced so many hours ago."""
+    hours = min(vacuum_hours, VACUUM_HOURS_MAX)
     for name in _SCHEMAS:
         table = _opened(storage, name)
         if table is None:
             continue
         if len(table.file_uris()) >= JOINED_FILES:
             table.optimize.compact()
-        table.vacuum(vacuum_hours, dry_run=False, enforce_retention_duration=False, full=True)
+        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)

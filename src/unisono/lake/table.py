@@ -4,7 +4,8 @@ Delta application transactions make concurrent commits safe: of two commits with
 
 - `unisono.export` is the last committed_id exported to a table. A commit that adds events states the id it starts
   from, and is refused unless the table still ends there;
-- `unisono.rewrite` counts commits that replace files, because delta-rs lets two writers remove the same file;
+- `unisono.rewrite` counts commits that replace files. delta-rs lets two writers remove the same file, one of them an
+  OPTIMIZE of another program, so such a commit is the version after one that has these files, or is not made;
 - `unisono.snapshot` counts commits of snapshots, and `unisono.snapshot.V` is how far every partition has been folded
   under model version V;
 - `unisono.erase` counts records of erasures, so that each event is recorded once;
@@ -27,11 +28,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from unisono.lake.columns import ERASURE_SCHEMA, LOG_SCHEMA, PARTITION_SCHEMA, SNAPSHOT_SCHEMA
+from unisono.lake.commit_retry import CONFLICTS_MAX
 from unisono.lake.errors import CommitConflict, ForeignFiles, LakeUnusable, one_line
-from unisono.lake.file_actions import add_action, remove_actions, stated_bounds
+from unisono.lake.file_actions import add_action, listed_file, remove_actions
 from unisono.lake.file_checks import is_own, require_all_rows, require_own
 from unisono.lake.foreign_commits import files_in_order
 from unisono.lake.log_retention import LOG_KEPT, LOG_RETENTION, hooks_after
+from unisono.lake.remedies import remedy
 from unisono.lake.storage import BY_PARTITION, ERASURES, LOG, SNAPSHOTS, Storage, delta_name
 from unisono.lake.write import DataFile
 
@@ -147,20 +150,20 @@ class Table:
         return self.delta.transaction_version(EXPORT) or 0
 
     def description(self) -> TableDescription:
+        uri = self.storage.table(self.name)
         try:
             described = msgspec.json.decode(self.delta.metadata().description or "", type=TableDescription)
         except msgspec.DecodeError:
             raise LakeUnusable(
-                f"{self.storage.table(self.name)} is a Delta table, but not one of a lake"
+                f"{uri} is a Delta table, but not one of a lake by its description: where another program changed "
+                "that, restore the version of the table before (RESTORE of any Delta writer)"
             ) from None
         if (title := self.delta.metadata().name) != delta_name(self.name):
-            raise LakeUnusable(
-                f"{self.storage.table(self.name)} is not the table {self.name} of a lake but {title!r}"
-            )
+            raise LakeUnusable(f"{uri} is not the table {self.name} of a lake but {title!r}")
         if not 1 <= described.layout <= LAYOUT:
             raise LakeUnusable(
-                f"{self.storage.table(self.name)} has layout {described.layout}, this program knows {LAYOUT}: "
-                "use the Unisono that wrote it, or a later one"
+                f"{uri} has layout {described.layout}, this program knows {LAYOUT}: use the Unisono that wrote it, "
+                "or a later one"
             )
         return described
 
@@ -183,16 +186,13 @@ class Table:
         require_all_rows(self.name, uri, files, self.head, self.rows)
         return files
 
-    def readable_files(self, log_files: Sequence[DataFile] | None = None) -> list[DataFile]:
+    def readable_files(self) -> list[DataFile]:
         """The files to read this version's rows from, in the table's order, also where another program rearranged
-        them; ForeignFiles when these are snapshots that cannot be checked.
-
-        `log_files`: those of the table `log`, if they are known.
-        """
+        them; ForeignFiles when these are snapshots that cannot be checked."""
         try:
             return self.files()
         except ForeignFiles:
-            found = files_in_order(self, log_files)
+            found = files_in_order(self)
             if found is None:
                 raise
             return found
@@ -203,24 +203,8 @@ class Table:
 
     def listed_files(self) -> list[DataFile]:
         """The files of this version as the Delta log names them, unchecked; 0 for missing statistics."""
-        files = [
-            DataFile(
-                self.name,
-                action["path"],
-                action["size_bytes"],
-                action.get("num_records") or 0,
-                action.get("min.committed_id") or 0,
-                action.get("max.committed_id") or 0,
-                action.get("partition.bucket"),
-                action.get("min.partition"),
-                action.get("max.partition"),
-                action.get("partition.model_version"),
-                action.get("min.model_digest"),
-                stated_bounds(action, "status_updated_at"),
-                stated_bounds(action, "client_id"),
-            )
-            for action in pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
-        ]
+        actions = pa.table(self.delta.get_add_actions(flatten=True)).to_pylist()
+        files = [listed_file(self.name, action) for action in actions]
         return sorted(files, key=lambda file: (file.first_id, file.last_id, file.path))
 
     @property
@@ -322,19 +306,29 @@ class Table:
         same_rows: bool,
         foreign: bool = False,
     ) -> None:
-        """Replace `old` by `new`; CommitConflict when another rewrite came first.
+        """Replace `old` by `new` in the current version; CommitConflict when it lacks one of `old`.
 
         `same_rows`: the rows do not change, so readers of the table's change feed can skip the commit. `foreign`:
         another program wrote some of `old`.
         """
-        if not foreign:
-            self.files()  # refuses a table that is not complete
         dropped = sum(file.rows for file in old) - sum(file.rows for file in new)
         if dropped and (same_rows or self.name != SNAPSHOTS):
             raise LakeUnusable(f"{len(new)} files of the table {self.name} would lose {dropped} rows")
-        transactions = self._rewrite_transactions(old, dropped)
         adds = [add_action(file, data_change=not same_rows) for file in new]
-        self._commit(adds, remove_actions(old, data_change=not same_rows), transactions, notes)
+        removes = remove_actions(old, data_change=not same_rows)
+        for left in reversed(range(CONFLICTS_MAX)):
+            now = Table.open(self.storage, self.name) or self
+            if not foreign:
+                now.files()  # refuses a table that is not complete
+            now._add_columns()
+            transactions = now._rewrite_transactions(old, dropped)
+            try:
+                now._commit(adds, removes, transactions, notes)
+            except CommitConflict:  # whatever came first may leave all of `old` there
+                if not left:
+                    raise
+            else:
+                return
 
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
         """Remove all snapshots, also in files of other programs; every model version starts from 0 again."""
@@ -361,6 +355,7 @@ class Table:
         transactions: list[Transaction],
         notes: Mapping[str, Any],
     ) -> None:
+        """Files are removed by the version after this one, or not at all."""
         try:
             self._add_columns()
             self.delta.create_write_transaction(
@@ -369,11 +364,19 @@ class Table:
                 _SCHEMAS[self.name],
                 _PARTITION_BY[self.name],
                 commit_properties=CommitProperties(
-                    custom_metadata={"unisono": dict(notes)}, app_transactions=transactions
+                    custom_metadata={"unisono": dict(notes)},
+                    app_transactions=transactions,
+                    max_commit_retries=0 if removes else None,
                 ),
                 post_commithook_properties=hooks_after(self.version + 1),
             )
         except CommitFailedError as error:
+            now = Table.open(self.storage, self.name)
+            if now is not None and now.version == self.version:
+                raise LakeUnusable(
+                    f"{self.storage.table(self.name)} takes no commits of this program: {one_line(error)}: another "
+                    f"program changed the table; {remedy(self.name)}"
+                ) from error
             raise CommitConflict(
                 f"another process committed to the table {self.name} first: {one_line(error)}"
             ) from error

@@ -32,7 +32,10 @@ class TableInfo(msgspec.Struct, frozen=True):
 
 
 class SnapshotsInfo(msgspec.Struct, frozen=True):
-    """The snapshots of one model version. Every event up to `folded` is in a snapshot of each of its partitions."""
+    """The snapshots of one model version. Every event up to `folded` is in a snapshot of each of its partitions.
+
+    `rearranged`: another program wrote them anew; nothing can check states, so they are not read any more.
+    """
 
     model_version: int
     model_digest: str
@@ -40,6 +43,7 @@ class SnapshotsInfo(msgspec.Struct, frozen=True):
     rows: int
     files: int
     bytes: int
+    rearranged: bool = False
 
 
 class LakeInfo(msgspec.Struct, frozen=True):
@@ -67,9 +71,10 @@ class LakeInfo(msgspec.Struct, frozen=True):
                 f"{table.runs:>5} runs  {table.files:>6} files{fresh}  {megabytes(table.bytes):>12}"
             )
         for part in self.snapshots:
+            unread = "  rearranged, `unisono lake snapshot` folds them again" if part.rearranged else ""
             lines.append(
                 f"  {'snapshots':<13} model {part.model_version:>7}  head {part.folded:>10}  {part.rows:>11} rows  "
-                f"           {part.files:>6} files  {megabytes(part.bytes):>12}"
+                f"           {part.files:>6} files  {megabytes(part.bytes):>12}{unread}"
             )
         return "\n".join(lines)
 
@@ -103,13 +108,17 @@ def lake_info(lake: Lake, store: str | None = None) -> LakeInfo:
 
 
 def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
+    from unisono.lake.errors import ForeignFiles
     from unisono.lake.snapshots import files_of
     from unisono.lake.storage import SNAPSHOTS
 
     table = lake.find(SNAPSHOTS)
     if table is None:
         return []
-    files = table.readable_files()
+    try:
+        files, rearranged = table.readable_files(), False
+    except ForeignFiles:
+        files, rearranged = table.listed_files(), True
     return [
         SnapshotsInfo(
             version,
@@ -118,6 +127,7 @@ def _snapshots(lake: Lake) -> list[SnapshotsInfo]:
             sum(file.rows for file in own),
             len(own),
             sum(file.bytes for file in own),
+            rearranged,
         )
         for version in sorted({file.model_version or 0 for file in files})
         if (own := files_of(files, version))

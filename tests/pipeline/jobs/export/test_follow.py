@@ -10,16 +10,26 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.lake.guests import optimize, z_order
 from tests.lake.lakes import HERE
 from tests.pipeline.history import append, make_store, require_exact
 from tests.pipeline.processes import WAIT_S, kill, start, wait_until
 from tests.pipeline.test_open_log import prune
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
-from unisono.lake.storage import BY_PARTITION
+from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.pipeline.errors import brief
+from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.export.follow import Follower, follow_by_polling, resume_place
-from unisono.pipeline.jobs.export.job import BOTH, ExportCommit, ExportTask, commit, export, run_task
+from unisono.pipeline.jobs.export.job import (
+    BOTH,
+    ExportCommit,
+    ExportResult,
+    ExportTask,
+    commit,
+    export,
+    run_task,
+)
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -76,7 +86,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """An export runs beside the stream and one was killed between its two commits before."""
+    """An export runs beside the stream and one was killed between its two commits before; a table is optimized."""
     log = SqliteLog.open(tmp_path / "data")
     records = append(log, 600)
     store = sqlite_uri(tmp_path / "data")
@@ -89,6 +99,7 @@ def test_batches_that_are_there_already_add_nothing(spark: SparkSession, lake: L
         on_batch=lambda done: told.append((done.since, done.upto)),
     )  # fmt: skip
     export(spark, store, lake, events_per_file=90)
+    optimize(lake, BY_PARTITION)
     records += append(log, 300)
     follower.run(threading.Event(), upto=900)
     log.close()
@@ -183,6 +194,11 @@ def test_following_by_polling(store: str, records: list[Record], tmp_path: Path)
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
     batches: list[tuple[int, int]] = []
+
+    def on_batch(done: ExportResult) -> None:
+        batches.append((done.since, done.upto))
+        z_order(lake, LOG)
+
     follow_by_polling(
         HERE,
         store,
@@ -190,9 +206,10 @@ def test_following_by_polling(store: str, records: list[Record], tmp_path: Path)
         threading.Event(),
         every_s=0.01,
         events_per_batch=1_600,
-        on_batch=lambda done: batches.append((done.since, done.upto)),
+        on_batch=on_batch,
         upto=len(records),
     )
+    rewrite_foreign_files(HERE, lake)
     assert batches == [(0, 1_600), (1_600, 3_000)]
     require_exact(lake, records)
     stop = threading.Event()

@@ -1,16 +1,18 @@
 """Checks and rewrites files that another program wrote into the lake's tables.
 
 OPTIMIZE and Z-ORDER of any Delta tool keep the rows and lose the order on which readers rely. Readers use the version
-before; jobs that change the lake rewrite such files first. Rows of `log` are sorted again; each id must occur once
-and each event must match its hash. Rows of `by_partition` are made from `log`, and must equal those that were there.
+before; jobs that change the lake rewrite such files first. Rows of `log` are sorted again; each id must occur once,
+each event must match its hash, and columns that no hash covers must be those of the version before, or else those of
+`by_partition`. Rows of `by_partition` are made from `log`, and must have the hashes that were there.
 Snapshots are dropped; the next run folds them. Safe to kill anywhere: each commit rewrites a range of a table or
 nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,11 +21,15 @@ import pyarrow.compute as pc
 
 from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
+from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.content_check import first_wrong_hash
 from unisono.lake.digests import Digest, digest, total
-from unisono.lake.errors import LakeUnusable
+from unisono.lake.errors import ForeignFiles, LakeUnusable
 from unisono.lake.file_checks import is_own
+from unisono.lake.foreign_commits import files_before_foreign
 from unisono.lake.lake import Lake
+from unisono.lake.remedies import remedy
+from unisono.lake.same_rows import partition_rows_digest
 from unisono.lake.scan import BATCH_ROWS, runs_of, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -36,6 +42,8 @@ from unisono.pipeline.spark.executors import parallelism, run_on_executors
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+T = TypeVar("T")
 
 UNPACKED: Final = 8
 """Estimated ratio of event size in memory to size in a file: a range of `log` is sorted in memory."""
@@ -59,6 +67,15 @@ class _Measured(msgspec.Struct, frozen=True):
     digest: Digest
 
 
+class _DigestTask(msgspec.Struct, frozen=True):
+    """A file of which the rows of some events are compared, in every column."""
+
+    storage: Storage
+    file: DataFile
+    since: int
+    upto: int
+
+
 class _RewriteTask(msgspec.Struct, frozen=True):
     """A range of events to rewrite, from files of `log` in any order."""
 
@@ -75,6 +92,9 @@ class _Rewritten(msgspec.Struct, frozen=True):
     problem: str | None
 
 
+_Rewriter: TypeAlias = Callable[["SparkSession", Lake, Table, list[_Measured], Storage], int]
+
+
 def has_work(lake: Lake) -> bool:
     """Whether another program has written to one of the tables."""
     return any(
@@ -86,9 +106,11 @@ def has_work(lake: Lake) -> bool:
 
 def rewrite_foreign_files(spark: SparkSession, lake: Lake, notify: Notify = silent) -> int:
     """Rewrite foreign files in all tables; returns the number of rows. Mismatch, and nothing changed, when a table
-    lacks rows or has others."""
+    lacks rows or has others. Safe beside another command that does the same."""
     rows = 0
-    for name, made in ((LOG, _rewrite_log), (BY_PARTITION, _rewrite_by_partition)):
+
+    def rewrite(name: str, made: _Rewriter) -> None:
+        nonlocal rows
         table = lake.table(name)
         if strange := table.foreign_files():
             notify(
@@ -97,14 +119,29 @@ def rewrite_foreign_files(spark: SparkSession, lake: Lake, notify: Notify = sile
             for group in _groups(spark, table):
                 with job_attempt(lake.storage) as storage:
                     rows += made(spark, lake, table, group, storage)
-    states = lake.find(SNAPSHOTS)
-    if states is not None and states.foreign_files():
-        states.clear_snapshots({"mended": True})
-        notify(
-            f"{SNAPSHOTS}: another program changed the table: "
-            "all snapshots removed, `unisono lake snapshot` makes them again"
-        )
+
+    def clear_snapshots() -> None:
+        states = lake.find(SNAPSHOTS)
+        if states is not None and states.foreign_files():
+            states.clear_snapshots({"mended": True})
+            notify(
+                f"{SNAPSHOTS}: another program changed the table: "
+                "all snapshots removed, `unisono lake snapshot` makes them again"
+            )
+
+    retry_on_conflict(partial(rewrite, LOG, _rewrite_log))
+    retry_on_conflict(partial(rewrite, BY_PARTITION, _rewrite_by_partition))
+    retry_on_conflict(clear_snapshots)
     return rows
+
+
+def in_order(spark: SparkSession, lake: Lake, work: Callable[[], T]) -> T:
+    """`work`; once more where another program rearranged a table since the files were put in order."""
+    try:
+        return work()
+    except ForeignFiles:
+        rewrite_foreign_files(spark, lake)
+        return work()
 
 
 def _groups(spark: SparkSession, table: Table) -> list[list[_Measured]]:
@@ -135,7 +172,28 @@ def _require_rows(table: Table, measured: Sequence[_Measured]) -> None:
 def _rewrite_log(
     spark: SparkSession, lake: Lake, table: Table, group: list[_Measured], storage: Storage
 ) -> int:
-    return _rewrite_group(spark, lake, table, group, [each.file for each in group], storage)
+    files = [each.file for each in group]
+    _require_same_columns(spark, lake, table, files)
+    return _rewrite_group(spark, lake, table, group, files, storage)
+
+
+def _require_same_columns(spark: SparkSession, lake: Lake, table: Table, group: Sequence[DataFile]) -> None:
+    """Refuse an UPDATE of `log` that leaves events and hashes as they are."""
+    first, last = min(file.first_id for file in group), max(file.last_id for file in group)
+    known, by_partition = files_before_foreign(table), lake.table(BY_PARTITION)
+    if known is None:
+        if by_partition.head < last:
+            return  # it is to be made again from `log`: there is nothing to compare with
+        known = by_partition.listed_files()
+    known = [file for file in known if not is_own(file) or (file.last_id >= first and file.first_id <= last)]
+    tasks = [_DigestTask(table.storage, file, first - 1, last) for file in (*group, *known)]
+    found: list[Digest] = run_on_executors(spark, tasks, _digest_rows)
+    if total(found[: len(group)]) != total(found[len(group) :]):
+        there = "what it had before" if known[0].table == LOG else f"what the table {BY_PARTITION} has"
+        raise Mismatch(
+            f"what another program wrote into {table.storage.table(LOG)} within events {first} to {last} is not "
+            f"{there}: the table is left as it is; {remedy(LOG)}"
+        )
 
 
 def _rewrite_by_partition(
@@ -205,6 +263,13 @@ def _measure(task: _MeasureTask) -> _Measured:
             found += digest(_plain(batch))
     real = msgspec.structs.replace(file, rows=found.rows, first_id=found.first, last_id=found.last)
     return _Measured(real, found)
+
+
+@release_arrow_memory()
+def _digest_rows(task: _DigestTask) -> Digest:
+    """On an executor: every column of a file's rows, as `by_partition` has them."""
+    file = task.file
+    return partition_rows_digest(task.storage, file.table, [file.path], task.since, task.upto)
 
 
 @release_arrow_memory()

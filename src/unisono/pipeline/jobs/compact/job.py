@@ -9,6 +9,7 @@ of runs or nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from unisono.lake.columns import LOG_SCHEMA, PARTITION_SCHEMA
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.digests import Digest, digest, total
 from unisono.lake.lake import Lake
-from unisono.lake.log_retention import shorten_log
+from unisono.lake.log_retention import VACUUM_HOURS_MAX, shorten_log
 from unisono.lake.merge import (
     EVERY_ID,
     FILES_MERGED_MAX,
@@ -59,9 +60,6 @@ ROWS_PER_FILE: Final = 1_000_000
 
 FILE_BYTES_MAX: Final = 192 << 20
 """Compressed bytes of a file, which is built in memory."""
-
-VACUUM_HOURS_MAX: Final = 1_000_000
-"""Longer than any lake has existed; delta-rs cannot count many more."""
 
 ALWAYS_JOINED_ROWS: Final = 20_000
 """Smaller runs are joined whatever the size of their neighbours."""
@@ -117,6 +115,10 @@ def compact(
     Files of other programs are rewritten first. Some of the older snapshots are dropped.
     """
     foreign_files.rewrite_foreign_files(spark, lake, notify)
+    return foreign_files.in_order(spark, lake, partial(_compact_all, spark, lake, rows_per_file))
+
+
+def _compact_all(spark: SparkSession, lake: Lake, rows_per_file: int) -> list[CompactionResult]:
     done = [compact_table(spark, lake, name, rows_per_file) for name in (LOG, BY_PARTITION)]
     if lake.find(SNAPSHOTS) is not None:
         done.append(CompactionResult(SNAPSHOTS, *snapshot_compaction.compact_snapshots(spark, lake)))

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.storage import Storage
 from unisono.lake.write import WrittenFiles, write_runs
 from unisono.pipeline.errors import PipelineError
+from unisono.pipeline.jobs.compact.foreign_files import in_order
 from unisono.pipeline.jobs.export.job import (
     BOTH,
     EVENTS_PER_FILE,
@@ -122,7 +124,7 @@ class Follower:
 
     def _copy(self, rows: DataFrame) -> None:
         """Add the events of this batch that the lake lacks; another export may have added some."""
-        done = retry_on_conflict(lambda: self._add(rows))
+        done = in_order(self._spark, self._lake, lambda: retry_on_conflict(lambda: self._add(rows)))
         if done is not None:
             self._on_batch(done)
 
@@ -166,7 +168,8 @@ def follow_by_polling(
         if upto is not None and head >= upto:
             return
         if plan(store, lake):
-            done = export(spark, store, lake, to=min(extent(store).head, head + events_per_batch))
+            to = min(extent(store).head, head + events_per_batch)
+            done = in_order(spark, lake, partial(export, spark, store, lake, to=to))
             if done.events and on_batch is not None:
                 on_batch(done)
             if not stop.is_set():

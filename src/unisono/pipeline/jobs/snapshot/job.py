@@ -90,7 +90,7 @@ def snapshot(
     if partitions is not None:
         partitions = normalise_names(partitions)
     if rebuild:
-        _remove(lake, model.version)
+        retry_on_conflict(lambda: _remove(lake, model.version))
     done: list[FoldResult] = []
     start = folded_to(lake, model)
     upto = retry_on_conflict(lambda: _run(spark, lake, model, partitions, done, progress))

@@ -1,0 +1,85 @@
+"""Compares the tables `log` and `by_partition` where another program rearranged one of them.
+
+Both tables have every column of an event, and the hash of an event covers only two of them. So an UPDATE of one table
+that leaves events and hashes alone, and a VACUUM after it, show only beside the other table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from unisono.lake.digests import UNHASHED, Digest, row_digest
+from unisono.lake.errors import LakeUnusable, one_line
+from unisono.lake.rearranged import stored_paths
+from unisono.lake.remedies import remedy
+from unisono.lake.scan import runs_of
+from unisono.lake.sorted_copies import raw_batches
+from unisono.lake.storage import BY_PARTITION, LOG, Storage
+from unisono.lake.write import DataFile
+
+_COLUMNS: Final = ("committed_id", "hash", *UNHASHED)
+
+
+def require_same_rows(
+    storage: Storage, log_files: Sequence[DataFile], partition_files: Sequence[DataFile]
+) -> None:
+    """Refuse described files (`rearranged.py`) of either table with rows that the other table does not have."""
+    described = [file for file in (*log_files, *partition_files) if file.sources is not None]
+    if not described:
+        return
+    # A kill may leave more in by_partition, and one that is made again from the log has less.
+    end = min(max((file.last_id for file in files), default=0) for files in (log_files, partition_files))
+    try:
+        for run in runs_of(described):
+            since, upto = run[0].first_id - 1, min(end, max(file.last_id for file in run))
+            log, by_partition = (
+                partition_rows_digest(storage, table, stored_paths(_within(files, since, upto)), since, upto)
+                for table, files in ((LOG, log_files), (BY_PARTITION, partition_files))
+            )
+            if log != by_partition:
+                raise LakeUnusable(_difference(storage, run, since + 1, upto))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise LakeUnusable(
+            f"a file of another program in {storage.location} cannot be read ({one_line(error)}): "
+            f"{remedy(described[0].table)}"
+        ) from error
+
+
+def partition_rows_digest(
+    storage: Storage, table: str, paths: Iterable[str], since: int, upto: int
+) -> Digest:
+    """The digest of every column of the rows that `by_partition` has, or by these files of `log` must have, of events
+    of `(since, upto]`."""
+    found = Digest()
+    columns = [*_COLUMNS, "partitions" if table == LOG else "partition"]
+    for path in paths:
+        for batch in raw_batches(storage, table, path, columns, since, upto):
+            found += row_digest(_by_partition(batch) if table == LOG else batch)
+    return found
+
+
+def _by_partition(log: pa.RecordBatch) -> pa.RecordBatch:
+    """A row for each partition of each event."""
+    lists = log.column("partitions")
+    rows = log.select(_COLUMNS).take(pc.list_parent_indices(lists))
+    return rows.append_column("partition", pc.list_flatten(lists))
+
+
+def _within(files: Sequence[DataFile], since: int, upto: int) -> list[DataFile]:
+    return [file for file in files if file.last_id > since and file.first_id <= upto]
+
+
+def _difference(storage: Storage, run: Sequence[DataFile], first: int, last: int) -> str:
+    if all(file.table == BY_PARTITION for file in run):
+        return (
+            f"what another program wrote into {storage.table(BY_PARTITION)} within events {first} to {last} is not "
+            f"what the table {LOG} has; {remedy(BY_PARTITION)}"
+        )
+    return (
+        f"what another program wrote into {storage.table(LOG)} within events {first} to {last} is not what the table "
+        f"{BY_PARTITION} has; {remedy(LOG)}"
+    )
