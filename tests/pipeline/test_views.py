@@ -107,6 +107,20 @@ def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_
     assert not making.exists()
 
 
+def test_no_duckdb_file_beside_the_wal_of_one_that_is_gone(
+    lake: tuple[Lake, list[Record]], tmp_path: Path
+) -> None:
+    """DuckDB opens none there."""
+    made, _ = lake
+    path, left = tmp_path / "lake.duckdb", tmp_path / "lake.duckdb.wal"
+    left.write_bytes(b"of another file")
+    with pytest.raises(PipelineError, match=r"lake\.duckdb\.wal is left of a file that is gone.*remove it"):
+        make_duckdb_file(made, path)
+    left.unlink()
+    make_duckdb_file(made, path)
+    assert rows(path, "SELECT count(*) FROM events") == [(300,)]
+
+
 def test_a_duckdb_file_of_a_lake_below_directories_that_look_like_columns(tmp_path: Path) -> None:
     """DuckDB takes them for values of every row: all events would be of the partition b and the client c."""
     records = make_store(tmp_path / "data", 60)

@@ -95,13 +95,17 @@ def _complete_file(path: Path) -> Iterator[Path]:
     if path.exists():
         yield path
         return
+    if (left := path.with_name(f"{path.name}.wal")).exists():
+        raise PipelineError(
+            f"{left} is left of a file that is gone, and no other can be opened beside it: remove it"
+        )
     folder = path.with_name(f".{path.name}.new")
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _lock(descriptor, folder, path)
-        for left in folder.iterdir():
-            left.unlink()
+        for file in folder.iterdir():
+            file.unlink()
         try:
             yield folder / path.name
             if path.exists():
