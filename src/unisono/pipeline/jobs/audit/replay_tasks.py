@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from unisono.lake.columns import bucket_of
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import NamedPartitions, PartitionSubset
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
@@ -149,7 +150,7 @@ def _subsets(
     try:
         planned = plan_tasks(scope.storage, events, scope.buckets, count, parallelism(spark))
         return [part.subset for part in planned]
-    except (*UNREADABLE, AttributeError):
+    except (*UNREADABLE, LakeUnusable, AttributeError):  # a finding already, of the file
         return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
 
 

@@ -1,0 +1,47 @@
+"""How replays of snapshots are planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lake.lakes import HERE, compact, export_to
+from tests.pipeline.history import make_store
+from unisono.lake.lake import Lake
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
+from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.audit.findings import FindingTally
+from unisono.pipeline.jobs.audit.job import AuditOptions, make_scope
+from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
+from unisono.pipeline.jobs.audit.tasks import AuditOutcome
+from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.progress import silent
+
+EVENTS = 300
+
+
+@pytest.mark.req("DUR-07")
+@pytest.mark.parametrize("sample", [None, EVENTS])
+def test_where_a_footer_is_damaged_the_other_buckets_are_replayed(
+    tmp_path: Path, sample: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Footers of large files tell how to split the buckets."""
+    make_store(tmp_path / "data", EVENTS)
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    export_to(lake, tmp_path / "data", EVENTS // 2, EVENTS)
+    snapshot(HERE, lake, ShippedModel.open())
+    compact(lake)
+    damaged, other = lake.table(BY_PARTITION).files()
+    Path(lake.storage.uri(BY_PARTITION, damaged.path)).write_bytes(b"PAR1")
+    monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 0)
+    monkeypatch.setattr("unisono.pipeline.task_planning.TASK_ROWS_MIN", 5)
+    files = [file for name in (LOG, BY_PARTITION, SNAPSHOTS) for file in lake.table(name).files()]
+    options, tally = AuditOptions(sample), FindingTally(EVENTS)
+    scope = make_scope(lake, lake.table(LOG), lake.table(BY_PARTITION), None, options, tally)
+    outcome = AuditOutcome(scope)
+    (step,) = replay_snapshots(HERE, scope, files, lake.table(SNAPSHOTS), sample, outcome, silent)
+    assert "could not be read completely" in step.note
+    assert f"{other.rows} events" in step.note
+    assert not list(outcome.tally.kept()), "the file is a finding already"
