@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -116,10 +117,9 @@ def verify(
 
 
 def same_places(spark: SparkSession, store: str, view: View, since: int, upto: int) -> bool:
-    """Whether `by_partition` has what the log has of `(since, upto]`, by digests; the lake's `log` may lack it."""
-    (parts,) = _on_executors(spark, store, view, [(since, upto)], _verify_part)
-    found, expected = (total([part[column] for part in parts]) for column in (1, 3))
-    return found == expected
+    """Whether `by_partition` has every column of what the log has of `(since, upto]`; the table `log` may lack it."""
+    (parts,) = _on_executors(spark, store, view, [(since, upto)], _compare_places)
+    return _compared((since, upto), parts).problem is None
 
 
 def compare_rows(spark: SparkSession, store: str, view: View, since: int, upto: int) -> list[ComparedRange]:
@@ -301,17 +301,35 @@ def _compare_part(task: CompareTask) -> _ComparedPart:
     return _ComparedPart(problem, expected=rows)
 
 
+def _compare_places(task: CompareTask) -> _ComparedPart:
+    """On an executor: the log beside `by_partition` alone."""
+    if task.by_partition:
+        return _compare_part(task)
+    with closing(open_reader(task.store)) as reader:
+        rows = (_expected_rows(to_batch(records)) for records in _portions(task, reader))
+        return _ComparedPart(None, expected=sum(rows, _RowSum()))
+
+
+def _portions(task: CompareTask, reader: LogReader) -> Iterator[list[Record]]:
+    events = chain.from_iterable(read_range(reader, task.since, task.upto))
+    return in_batches(
+        events, lambda record: len(record.event), count_max=ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
+    )
+
+
+def _expected_rows(events: pa.RecordBatch) -> _RowSum:
+    """The rows that `by_partition` must have of these events."""
+    parents, columns = expected_partition_rows(events, batch_hashes(events, LAKE_COLUMNS))
+    return _RowSum.of(np.asarray(events.column("committed_id"))[parents], columns)
+
+
 def _compare_log(task: CompareTask, reader: LogReader) -> tuple[str | None, _RowSum]:
     """The first problem of table `log` against the store; and what `by_partition` must have."""
     expected = _RowSum()
-    events = chain.from_iterable(read_range(reader, task.since, task.upto))
-    for records in in_batches(
-        events, lambda record: len(record.event), count_max=ROWS_AT_ONCE, bytes_max=BYTES_AT_ONCE
-    ):
+    for records in _portions(task, reader):
         since, upto = records[0].committed_id - 1, records[-1].committed_id
         batch = to_batch(records)
-        parents, columns = expected_partition_rows(batch, batch_hashes(batch, LAKE_COLUMNS))
-        expected += _RowSum.of(np.asarray(batch.column("committed_id"))[parents], columns)
+        expected += _expected_rows(batch)
         lake = pa.Table.from_batches(list(scan_log(task.storage, task.log, since, upto)), LOG_SCHEMA)
         if not lake.equals(pa.Table.from_batches([batch])):
             return _first_difference(lake, records), expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -60,6 +61,18 @@ def test_snapshots(lake: Lake, scope: Scope) -> None:
     files = [file for name in (LOG, BY_PARTITION, SNAPSHOTS) for file in lake.table(name).files()]
     with pytest.raises(PipelineError, match=ERROR):
         replay_snapshots(HERE, scope, files, lake.table(SNAPSHOTS), None, AuditOutcome(scope), silent)
+
+
+def test_a_directory_that_executors_do_not_see(lake: Lake, scope: Scope, tmp_path: Path) -> None:
+    """As of a lake on the driver's own disk, and executors on other machines."""
+    elsewhere = msgspec.structs.replace(scope, storage=Storage.at(str(tmp_path / "lake")))
+    says = "an executor does not see .*lake.*: a lake on a cluster needs shared storage"
+    files = [file for name in (LOG, BY_PARTITION, SNAPSHOTS) for file in lake.table(name).files()]
+    for file in files[:2]:
+        with pytest.raises(PipelineError, match=says):
+            list(check_parts(elsewhere, 1, [file]))
+    with pytest.raises(PipelineError, match=says):
+        replay_snapshots(HERE, elsewhere, files, lake.table(SNAPSHOTS), None, AuditOutcome(scope), silent)
 
 
 def test_damage_in_an_object_store_is_a_finding(lake: Lake, scope: Scope) -> None:

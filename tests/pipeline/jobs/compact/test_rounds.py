@@ -99,6 +99,23 @@ def test_snapshots_of_partitions_that_come_one_after_the_other(
     assert len(files) > 4, "large buckets are joined in parts"
 
 
+def test_many_generations_of_new_partitions_leave_few_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names never overlap, and a fold or a lookup opens all files of a bucket."""
+    monkeypatch.setattr("unisono.pipeline.task_planning.FEW_EVENTS", 0)
+    make_log(tmp_path / "data", [f"day-{number // 20:02}" for number in range(600)])
+    lake, model = Lake.at(str(tmp_path / "lake")), shipped_outline()
+    lake.make(buckets=2)
+    for head in range(60, 601, 60):
+        export_to(lake, tmp_path / "data", head)
+        snapshot(HERE, lake, model)
+    assert len(lake.table(SNAPSHOTS).files()) > 10
+    compact(lake)
+    assert len(lake.table(SNAPSHOTS).files()) == 2
+    assert not snapshot_compaction.has_work(lake)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_partitions_that_come_and_go(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (compaction, write):

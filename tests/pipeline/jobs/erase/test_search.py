@@ -20,12 +20,14 @@ from tests.pipeline.jobs.erase.erasing import run
 from tests.pipeline.test_open_log import prune
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
+from unisono.pipeline.jobs.erase import search as searching
 from unisono.pipeline.jobs.erase import select
 from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
 from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
 from unisono.pipeline.jobs.erase.search import search_files
 from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.pipeline.spark.executors import run_on_executors
 from unisono.protocol.canonical import canonical
 from unisono.store.sqlite.log import SqliteLog
 
@@ -59,6 +61,31 @@ def test_text_is_found_in_every_type(tmp_path: Path, values: list[Any], kind: pa
     pieces = Pieces([token(TEXT.encode(), SALT)], SALT)
     (trace,) = search_files(TombstoneTimes.of({}), pieces, lake_files(Lake.at(str(tmp_path)).storage))
     assert trace.pieces == pieces.tokens
+
+
+def test_what_executors_do_not_see_is_searched_by_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a directory of reports, and executors on other machines: not searched is not clean. A file of the embedded
+    log is not opened: the driver's process could lose SQLite's locks on it."""
+    reports, away = tmp_path / "reports", tmp_path / "away"
+    reports.mkdir()
+    for name in ("copy.json", "gone.json", "log.db-wal"):
+        (reports / name).write_text(f'{{"said": "{TEXT}"}}')
+    places = directory_files(reports)
+    (reports / "gone.json").unlink()
+
+    def elsewhere(*job: Any) -> list[Any]:
+        reports.rename(away)
+        try:
+            return run_on_executors(*job)
+        finally:
+            away.rename(reports)
+
+    monkeypatch.setattr(searching, "run_on_executors", elsewhere)
+    pieces = Pieces([token(TEXT.encode(), SALT)], SALT)
+    (trace,) = searching.search(HERE, places, TombstoneTimes.of({}), pieces).traces
+    assert (Path(trace.place.path).name, trace.pieces) == ("copy.json", pieces.tokens)
 
 
 def test_a_directory_that_cannot_be_listed_is_no_searched_one(tmp_path: Path) -> None:

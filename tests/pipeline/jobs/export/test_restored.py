@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.lake.lakes import HERE, export_to
 from tests.pipeline.history import append, make_store, require_exact
@@ -19,15 +20,22 @@ from unisono.pipeline.open_log import sqlite_uri
 from unisono.store.sqlite.log import SqliteLog
 
 
-def test_events_that_only_by_partition_has_must_be_the_logs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [False, True], ids=["others", "the same at another time"])
+def test_events_that_only_by_partition_has_must_be_the_logs(tmp_path: Path, again: bool) -> None:
     """Both tables would say other things of one event, and states would be folded from what the log never had."""
     records = make_store(tmp_path / "data", 250)
     shutil.copytree(tmp_path / "data", tmp_path / "restored")
     with closing(SqliteLog.open(tmp_path / "data")) as log:
-        append(log, 50)
+        lost = append(log, 50)
     with closing(SqliteLog.open(tmp_path / "restored")) as log:
         log.new_epoch()
-        records += append(log, 50, seed=2)
+        if again:
+            sent = [replace(record, status_updated_at=record.status_updated_at + 1) for record in lost]
+            log.begin([])
+            log.commit(sent)
+            records += sent
+        else:
+            records += append(log, 50, seed=2)
     store, lake = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=4)
     export(HERE, store, lake, to=200)

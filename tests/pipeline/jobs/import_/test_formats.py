@@ -286,6 +286,25 @@ def test_a_delta_table_whose_files_have_deleted_rows(tmp_path: Path) -> None:
         find([tmp_path], None)
 
 
+def test_a_delta_table_whose_columns_were_renamed(tmp_path: Path) -> None:
+    """Its files have the former names; version 2 of the protocol tells of it by a setting, and names no features."""
+    write_deltalake(str(tmp_path), pa.table({"id": ["a"]}))
+    commit = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            place = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "id"}
+            schema["fields"][0] |= {"name": "uuid", "metadata": place}
+            action["metaData"]["schemaString"] = json.dumps(schema)
+            action["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(PipelineError, match="uses columnMapping of Delta"):
+        find([tmp_path], None)
+
+
 LINES = b"".join(b'{"id": "e%d", "partitions": ["p"], "event": {}}\n' % n for n in range(5_000))
 PACKED = gzip.compress(LINES, mtime=0)  # parameters name their tests, which must be the same in every process
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -41,8 +42,13 @@ def require_given(storage: Storage, files: Iterable[DataFile]) -> None:
             with storage.read(file.table, file.path) as source:
                 while source.read(_READ_BYTES):
                     pass
-        except FileNotFoundError:
-            continue
+        except FileNotFoundError as error:
+            folder = storage.table(file.table)  # the driver has listed it
+            if storage.is_local and not Path(folder).is_dir():
+                raise PipelineError(
+                    f"an executor does not see {folder}, so nothing is known of it: a lake on a cluster needs shared "
+                    "storage"
+                ) from error
         except OSError as error:
             if not storage.is_local or error.errno in _REFUSED:
                 place = storage.uri(file.table, file.path)

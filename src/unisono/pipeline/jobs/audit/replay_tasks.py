@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from unisono.lake.columns import bucket_of
+from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import NamedPartitions, PartitionSubset
 from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
 from unisono.lake.table import Table
@@ -25,7 +26,7 @@ from unisono.pipeline.jobs.audit.snapshot_replay import (
     survey,
 )
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
-from unisono.pipeline.open_log import open_reader
+from unisono.pipeline.open_log import open_reader, readers_at_once
 from unisono.pipeline.progress import Notify
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
@@ -77,7 +78,8 @@ def replay_snapshots(
             parts += (part for part, _ in surveyed)
             names = sample_of({name for _, some in surveyed for name in some}, sample, scope.placed_to)
             tasks = _named(tasks[0], scope, files, names)
-        parts += run_on_executors(spark, tasks, replay_subset)
+        at_once = None if store is None else readers_at_once(store)
+        parts += run_on_executors(spark, tasks, replay_subset, at_once=at_once)
         for part in parts:
             outcome.tally.merge(part.tally)
         if any(part.partitions or part.unread for part in parts):
@@ -149,7 +151,7 @@ def _subsets(
     try:
         planned = plan_tasks(scope.storage, events, scope.buckets, count, parallelism(spark))
         return [part.subset for part in planned]
-    except (*UNREADABLE, AttributeError):
+    except (*UNREADABLE, LakeUnusable, AttributeError):  # a finding already, of the file
         return [PartitionSubset(scope.buckets, (bucket,)) for bucket in range(scope.buckets)]
 
 

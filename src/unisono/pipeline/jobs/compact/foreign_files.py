@@ -29,7 +29,7 @@ from unisono.lake.file_checks import is_own
 from unisono.lake.foreign_commits import files_before_foreign
 from unisono.lake.lake import Lake
 from unisono.lake.remedies import remedy
-from unisono.lake.same_rows import partition_rows_digest
+from unisono.lake.same_rows import partition_rows_digest, recorded_ids
 from unisono.lake.scan import BATCH_ROWS, runs_of, scan_log
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -68,12 +68,13 @@ class _Measured(msgspec.Struct, frozen=True):
 
 
 class _DigestTask(msgspec.Struct, frozen=True):
-    """A file of which the rows of some events are compared, in every column."""
+    """A file of which the rows of some events are compared, in every column; `erased`: tombstones may be of these."""
 
     storage: Storage
     file: DataFile
     since: int
     upto: int
+    erased: Any
 
 
 class _RewriteTask(msgspec.Struct, frozen=True):
@@ -186,7 +187,9 @@ def _require_same_columns(spark: SparkSession, lake: Lake, table: Table, group: 
             return  # it is to be made again from `log`: there is nothing to compare with
         known = by_partition.listed_files()
     known = [file for file in known if not is_own(file) or (file.last_id >= first and file.first_id <= last)]
-    tasks = [_DigestTask(table.storage, file, first - 1, last) for file in (*group, *known)]
+    erased = recorded_ids(lake.storage)
+    erased = erased[(erased >= first) & (erased <= last)]
+    tasks = [_DigestTask(table.storage, file, first - 1, last, erased) for file in (*group, *known)]
     found: list[Digest] = run_on_executors(spark, tasks, _digest_rows)
     if total(found[: len(group)]) != total(found[len(group) :]):
         there = "what it had before" if known[0].table == LOG else f"what the table {BY_PARTITION} has"
@@ -269,7 +272,7 @@ def _measure(task: _MeasureTask) -> _Measured:
 def _digest_rows(task: _DigestTask) -> Digest:
     """On an executor: every column of a file's rows, as `by_partition` has them."""
     file = task.file
-    return partition_rows_digest(task.storage, file.table, [file.path], task.since, task.upto)
+    return partition_rows_digest(task.storage, file.table, [file.path], task.since, task.upto, task.erased)
 
 
 @release_arrow_memory()

@@ -172,13 +172,22 @@ def _groups(table: Table, model_versions: Sequence[int]) -> Iterator[list[DataFi
 
 
 def _worthwhile(group: Sequence[DataFile]) -> bool:
-    """Whether joining makes other files: buckets have overlapping ones, or many are not split by bucket."""
+    """Whether joining makes other files: a bucket has overlapping or many ones, or many are not split by bucket."""
     buckets: dict[int | None, list[DataFile]] = {}
     for file in group:
         buckets.setdefault(file.bucket, []).append(file)
     if len(buckets.pop(UNBUCKETED, [])) >= UNBUCKETED_FILES_MIN:
         return True
-    return any(map(_overlap, buckets.values()))
+    return any(_too_many(files) or _overlap(files) for files in buckets.values())
+
+
+def _too_many(files: Sequence[DataFile]) -> bool:
+    """Whether there are more files of a bucket than joining leaves: one for each task, and the full ones.
+
+    Partitions that come one after the other have files that never overlap, however many and small they are.
+    """
+    tasks = -(-sum(file.rows for file in files) // STATES_PER_TASK)
+    return len(files) > tasks + sum(file.bytes for file in files) // FILE_BYTES
 
 
 def _overlap(files: Sequence[DataFile]) -> bool:

@@ -16,6 +16,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
+from unisono.store.sqlite.files import LOG_FILE
 
 STILL_S: Final = 60.0
 """Files are written at once, from memory: one that nobody has written to for so long is not going to be complete."""
@@ -69,6 +70,11 @@ class SearchedFile(msgspec.Struct, frozen=True):
     def may_be_cut(self) -> bool:
         """Whether a job of this program that was killed may have left it half written."""
         return self.ids is not None and self._is_local
+
+    @property
+    def is_of_log(self) -> bool:
+        """Whether it is one of an embedded log's own files."""
+        return self.storage is None and Path(self.path).name.startswith(LOG_FILE)
 
     @property
     def _is_local(self) -> bool:

@@ -34,7 +34,6 @@ from unisono.pipeline.spark.executors import parallelism, run_on_executors
 from unisono.protocol.tombstones import is_tombstone
 from unisono.store.port import Snapshot
 from unisono.store.sqlite.copy import SqliteSource
-from unisono.store.sqlite.files import LOG_FILE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +70,7 @@ class Proof(msgspec.Struct, frozen=True):
     @property
     def in_log(self) -> bool:
         """Whether the files of an embedded log have traces."""
-        own = [trace.place for trace in self.traces if trace.place.storage is None]
-        return any(Path(place.path).name.startswith(LOG_FILE) for place in own)
+        return any(trace.place.is_of_log for trace in self.traces)
 
     def text(self) -> str:
         searched = f"{self.files} files ({megabytes(self.bytes)}) searched"

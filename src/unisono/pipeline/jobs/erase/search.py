@@ -3,14 +3,13 @@
 Files of `log` and `by_partition` are judged by event ids: each row of an erased event must be its tombstone, also in
 files that no table names any more. All other files, Parquet decoded and the rest as it is, are searched for pieces of
 erased text. Executors read; none of their processes has the embedded log open while its files are read (see
-`sqlite_files`).
+`store/sqlite/files.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -63,8 +62,12 @@ def search(
     spark: SparkSession, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
 ) -> SearchResult:
     """Search all of these files; each with erased content is a trace."""
-    found = run_on_executors(spark, list(_batches(places)), partial(search_files, erased, pieces))
-    traces = list(chain.from_iterable(found))
+    found = run_on_executors(spark, list(_batches(places)), partial(_search_part, erased, pieces))
+    traces = [trace for part in found for trace in part.traces]
+    # Executors on other machines do not see the driver's own directories. They do see an embedded log, and the driver
+    # must not open its files.
+    missing = [place for part in found for place in part.missing if not place.is_of_log]
+    traces += search_files(erased, pieces, missing)
     return SearchResult(len(places), sum(place.bytes for place in places), traces)
 
 
@@ -82,20 +85,33 @@ def _batches(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...
 
 
 def search_files(erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile]) -> list[Trace]:
-    """On an executor. A file that was deleted meanwhile has no trace."""
-    traces = []
+    """The traces in these files. One that was deleted meanwhile has none."""
+    return _search_part(erased, pieces, places).traces
+
+
+class _Part(msgspec.Struct):
+    """What a task found, and the files that are not there, or not where it runs."""
+
+    traces: list[Trace]
+    missing: list[SearchedFile]
+
+
+def _search_part(erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile]) -> _Part:
+    """On an executor."""
+    part = _Part([], [])
     for place in places:
         try:
             events, found = place.read(partial(_search, place, erased, pieces))
         except FileNotFoundError:
+            part.missing.append(place)
             continue
         except UnreadableFile:
             if _may_have(place, erased):
-                traces.append(Trace(place, 0, frozenset(), unreadable=True))
+                part.traces.append(Trace(place, 0, frozenset(), unreadable=True))
             continue
         if events or found:
-            traces.append(Trace(place, events, frozenset(found)))
-    return traces
+            part.traces.append(Trace(place, events, frozenset(found)))
+    return part
 
 
 def _may_have(place: SearchedFile, erased: TombstoneTimes) -> bool:

@@ -17,12 +17,16 @@ LOG: Final = "_delta_log"
 _BEYOND_FILES: Final = frozenset(("deletionVectors", "columnMapping"))
 """Features with which files alone do not tell a table's rows and columns."""
 
+_MAPPING: Final = "delta.columnMapping.mode"
+
 
 def current_files(uri: str, options: Mapping[str, str] | None = None) -> list[str]:
     """Their names; PipelineError where reading them would bring back deleted rows."""
     table = DeltaTable(uri, storage_options=dict(options) if options else None)
-    used = sorted(_BEYOND_FILES.intersection(table.protocol().reader_features or ()))
-    if used:
+    features = {*(table.protocol().reader_features or ())}
+    if table.metadata().configuration.get(_MAPPING, "none") != "none":
+        features.add("columnMapping")  # in version 2 of the protocol, which names no features
+    if used := sorted(_BEYOND_FILES & features):
         raise PipelineError(
             f"{uri} uses {' and '.join(used)} of Delta, so its files have rows that were deleted, or other names: "
             "write what it holds to Parquet files with the engine that made it, and import these"
