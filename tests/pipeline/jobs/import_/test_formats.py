@@ -266,6 +266,19 @@ def test_delta_tables_below_a_directory_too(tmp_path: Path) -> None:
     assert pq.read_table(found[0].path)["id"].to_pylist() == ["overwrite"]
 
 
+def test_a_part_of_a_delta_table(tmp_path: Path) -> None:
+    """It may have what was deleted or erased since."""
+    table = tmp_path / "events"
+    write_deltalake(str(table), pa.table({"id": ["1"], "kind": ["a"]}), partition_by=["kind"])
+    (file,) = table.glob("kind=a/*.parquet")
+    for part in (file.parent, file, f"{table}/kind=a/../kind=a"):
+        with pytest.raises(
+            PipelineError, match=f"is a part of the Delta table {table}, .*: import {table} instead"
+        ):
+            find([part], None)
+    assert [Path(source.path) for source in find([table], None)] == [file]
+
+
 def test_a_delta_table_whose_files_have_deleted_rows(tmp_path: Path) -> None:
     """Made by hand: delta-rs writes no deletion vectors."""
     write_deltalake(str(tmp_path), pa.table({"id": ["a"]}))

@@ -100,10 +100,26 @@ def test_a_delta_table_is_what_it_holds_now(s3: dict[str, str]) -> None:
         rows_now = pa.table({"id": [mode], "kind": ["a b"]})
         write_deltalake(table, rows_now, mode=mode, partition_by=["kind"], storage_options=s3)
     put(s3, "tables", "more.csv", b"id\n")
+    put(s3, "tables/of old/events too", "more.csv", b"id\n")
+    put(s3, "tables/old_delta_log", "more.csv", b"id\n")
     (named,) = find([table], None, storage_options=s3)
     below = find(["s3://lake/tables"], None, storage_options=s3)
-    assert [Path(source.path).name for source in below] == ["more.csv", Path(named.path).name]
+    others = [f"s3://lake/tables/{name}more.csv" for name in ("", "of old/events too/", "old_delta_log/")]
+    assert {source.path for source in below} == {named.path, *others}
     assert open_parquet(named.path, named.options).read(["id"])["id"].to_pylist() == ["overwrite"]
+
+
+@pytest.mark.parametrize("within", ["kind=a", "kind=a/part.parquet", "kind=a/", "_delta_log"])
+def test_a_part_of_a_delta_table(s3: dict[str, str], within: str) -> None:
+    """It may have what was deleted or erased since."""
+    table = "s3://lake/parted/events"
+    rows_now = pa.table({"id": ["1"], "kind": ["a"]})
+    write_deltalake(table, rows_now, mode="overwrite", partition_by=["kind"], storage_options=s3)
+    put(s3, "parted/events/kind=a", "part.parquet", b"replaced")
+    with pytest.raises(
+        PipelineError, match=f"is a part of the Delta table {table}, .*: import {table} instead"
+    ):
+        find([f"{table}/{within}"], None, storage_options=s3)
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,11 @@ def current_files(uri: str, options: Mapping[str, str] | None = None) -> list[st
     # `file_uris` has the table's own name encoded, too, which no file system takes.
     names = map(unquote, pa.table(table.get_add_actions()).column("path").to_pylist())
     return sorted(name if "://" in name else f"{uri}/{name}" for name in names)
+
+
+def part_of_table(place: str, table: str) -> PipelineError:
+    """For a place inside of a table, whose own log alone says which of its files count."""
+    return PipelineError(
+        f"{place} is a part of the Delta table {table}, which may have deleted or replaced what is in it: import "
+        f"{table} instead"
+    )

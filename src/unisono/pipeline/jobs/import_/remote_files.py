@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from functools import partial
+from pathlib import PurePosixPath
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
@@ -56,6 +57,20 @@ def found(url: str, options: dict[str, str]) -> RemoteFile | None:
     return _file(url, info) if info.type == pa_fs.FileType.File else None
 
 
+def require_whole(url: str, options: dict[str, str]) -> None:
+    """Refuse a part of a Delta table, where the store lets see what is above."""
+    store, key = _store(url, options)
+    for above in PurePosixPath(key).parents if key else ():
+        log = pa_fs.FileSelector(str(above / delta_files.LOG), allow_not_found=True)
+        try:
+            inside = bool(store.get_file_info(log))
+        except (DeltaError, OSError):
+            return  # who may read a folder need not be allowed to look above it
+        if inside:
+            bucket = url.rstrip("/").removesuffix(key).rstrip("/")
+            raise delta_files.part_of_table(url, f"{bucket}/{above}".removesuffix("/."))
+
+
 def files_below(url: str, options: dict[str, str]) -> list[RemoteFile]:
     """All files below a URL that are not hidden, by name; of a Delta table, also of one below, its current files."""
     url = url.rstrip("/")
@@ -63,9 +78,8 @@ def files_below(url: str, options: dict[str, str]) -> list[RemoteFile]:
     selector = pa_fs.FileSelector(key, allow_not_found=True, recursive=True)
     infos = _asked(url, lambda: store.get_file_info(selector))
     names = {info.path.removeprefix(key).lstrip("/"): info for info in infos}
-    tables = {
-        name.partition(f"{delta_files.LOG}/")[0] for name in names if f"/{delta_files.LOG}/" in f"/{name}"
-    }
+    inside = f"/{delta_files.LOG}/"
+    tables = {f"{f'/{name}'.partition(inside)[0]}/"[1:] for name in names if inside in f"/{name}"}
     found = [
         _file(f"{url}/{name}", info)
         for name, info in names.items()

@@ -128,8 +128,10 @@ def find(
         if not name.startswith("file://") and remote_files.is_remote(name):
             found += _at_url(name, format, remote_files.store_options(name, storage_options), notify)
         elif path.is_dir():
+            _require_whole(path)
             found += _in_directory(path, format, notify)
         elif path.is_file():
+            _require_whole(path)
             found.append(_source(path, format or _required_format(str(path))))
         else:
             raise PipelineError(f"{path} is neither a file nor a directory")
@@ -168,9 +170,10 @@ def open_parquet(path: str, options: dict[str, str]) -> pq.ParquetFile:
 
 def _at_url(url: str, format: str | None, options: dict[str, str], notify: Notify) -> list[SourceFile]:
     file = None if url.endswith("/") else remote_files.found(url, options)
+    files = [] if file is not None else remote_files.files_below(url, options)
+    remote_files.require_whole(url, options)
     if file is not None:
         return [_remote_source(file, format or _required_format(url), options)]
-    files = remote_files.files_below(url, options)
     if not files:
         raise PipelineError(f"{url} is neither a file nor does it hold any")
     formats = {file.url: _format(file.url) for file in files}
@@ -187,6 +190,13 @@ def _remote_source(file: remote_files.RemoteFile, format: str, options: dict[str
         with remote_files.open_bytes(file.url, options) as content:
             _require_text(file.url, content.read(2))
     return SourceFile(file.url, format, file.bytes, file.modified_ns, options)
+
+
+def _require_whole(path: Path) -> None:
+    """Refuse a part of a Delta table."""
+    for above in path.resolve().parents:
+        if (above / delta_files.LOG).is_dir():
+            raise delta_files.part_of_table(str(path), str(above))
 
 
 def _in_directory(path: Path, format: str | None, notify: Notify) -> list[SourceFile]:
