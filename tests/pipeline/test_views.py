@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,20 @@ def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_
     os.close(descriptor)
     make_duckdb_file(lake[0], path)
     assert not making.exists()
+
+
+def test_a_duckdb_file_on_a_full_disk(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    """There is room for its WAL and not for itself: without that WAL it would be empty."""
+    path, limits = tmp_path / "lake.duckdb", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with pytest.raises(PipelineError, match=r"DuckDB cannot do it: .*create checkpoint"):
+            make_duckdb_file(lake[0], path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    make_duckdb_file(lake[0], path)
+    assert rows(path, "SELECT count(*) FROM events") == [(300,)]
 
 
 def test_a_duckdb_file_of_a_lake_below_directories_that_look_like_columns(tmp_path: Path) -> None:
