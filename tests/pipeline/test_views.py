@@ -108,6 +108,18 @@ def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_
     assert not making.exists()
 
 
+def test_a_killed_run_leaves_temporary_files_of_duckdb(
+    lake: tuple[Lake, list[Record]], tmp_path: Path
+) -> None:
+    """In a directory that it names after its file, once rows do not fit into memory."""
+    path, making = tmp_path / "lake.duckdb", tmp_path / ".lake.duckdb.new"
+    (making / "lake.duckdb.tmp").mkdir(parents=True)
+    (making / "lake.duckdb.tmp" / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"rows")
+    make_duckdb_file(lake[0], path)
+    assert rows(path, "SELECT count(*) FROM events") == [(300,)]
+    assert not making.exists()
+
+
 def test_a_duckdb_file_on_a_full_disk(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     """There is room for its WAL and not for itself: without that WAL it would be empty."""
     path, limits = tmp_path / "lake.duckdb", resource.getrlimit(resource.RLIMIT_FSIZE)

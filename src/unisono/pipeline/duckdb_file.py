@@ -102,7 +102,10 @@ def _complete_file(path: Path) -> Iterator[Path]:
     try:
         _lock(descriptor, folder, path)
         for left in folder.iterdir():
-            left.unlink()
+            if left.is_dir():  # DuckDB's temporary files
+                shutil.rmtree(left)
+            else:
+                left.unlink()
         try:
             yield folder / path.name
             if path.exists():
