@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,8 +20,9 @@ from tests.pipeline.history import make_store, require_exact
 from unisono.lake import rearranged, write
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
+from unisono.lake.same_rows import require_same_rows
 from unisono.lake.sql import query
-from unisono.lake.storage import BY_PARTITION, LOG
+from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
@@ -157,6 +159,27 @@ def test_other_rows_are_refused(lake: Lake, change: Callable[[Lake], None], says
     vacuum(lake)
     with pytest.raises(LakeUnusable, match=says):
         [*lake.scan_arrow(["plain"]), *lake.scan_arrow()]
+
+
+@pytest.mark.parametrize("table", [LOG, BY_PARTITION])
+def test_each_file_is_compared_once(lake: Lake, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that another program made of many is read in ranges; the files of the other table have rows of all."""
+    monkeypatch.setattr(rearranged, "SORTED_BYTES", 10_000)
+    monkeypatch.setattr(write, "UNBUCKETED_ROWS_MAX", 0)
+    optimize(lake, table)
+    vacuum(lake)
+    view = lake.view(checked=False)
+    log_files, partition_files = view.log_files, view.by_partition.readable_files()
+    assert sum(file.sources is not None for file in (*log_files, *partition_files)) > 10
+    opened, read = Counter[tuple[str, str]](), Storage.read
+
+    def noted(self: Storage, table: str, path: str) -> Any:
+        opened[table, path] += 1
+        return read(self, table, path)
+
+    monkeypatch.setattr(Storage, "read", noted)
+    require_same_rows(lake.storage, log_files, partition_files)
+    assert set(opened.values()) == {1}
 
 
 def test_two_that_put_the_files_in_order(lake: Lake, ready: Ready) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,32 @@ def test_no_duckdb_file_beside_the_wal_of_one_that_is_gone(
         make_duckdb_file(made, path)
     left.unlink()
     make_duckdb_file(made, path)
+    assert rows(path, "SELECT count(*) FROM events") == [(300,)]
+
+
+def test_a_killed_run_leaves_temporary_files_of_duckdb(
+    lake: tuple[Lake, list[Record]], tmp_path: Path
+) -> None:
+    """In a directory that it names after its file, once rows do not fit into memory."""
+    path, making = tmp_path / "lake.duckdb", tmp_path / ".lake.duckdb.new"
+    (making / "lake.duckdb.tmp").mkdir(parents=True)
+    (making / "lake.duckdb.tmp" / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"rows")
+    make_duckdb_file(lake[0], path)
+    assert rows(path, "SELECT count(*) FROM events") == [(300,)]
+    assert not making.exists()
+
+
+def test_a_duckdb_file_on_a_full_disk(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
+    """There is room for its WAL and not for itself: without that WAL it would be empty."""
+    path, limits = tmp_path / "lake.duckdb", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with pytest.raises(PipelineError, match=r"DuckDB cannot do it: .*create checkpoint"):
+            make_duckdb_file(lake[0], path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+    make_duckdb_file(lake[0], path)
     assert rows(path, "SELECT count(*) FROM events") == [(300,)]
 
 

@@ -9,7 +9,7 @@ columns that a tombstone takes away are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +41,8 @@ def require_same_rows(
     end = min(max((file.last_id for file in files), default=0) for files in (log_files, partition_files))
     try:
         erased = recorded_ids(storage)
-        for run in runs_of(described):
-            since, upto = run[0].first_id - 1, min(end, max(file.last_id for file in run))
+        for part in _apart(described, [*log_files, *partition_files]):
+            since, upto = part[0].first_id - 1, min(end, max(file.last_id for file in part))
             log, by_partition = (
                 partition_rows_digest(
                     storage, table, stored_paths(_within(files, since, upto)), since, upto, erased
@@ -50,12 +50,27 @@ def require_same_rows(
                 for table, files in ((LOG, log_files), (BY_PARTITION, partition_files))
             )
             if log != by_partition:
-                raise LakeUnusable(_difference(storage, run, since + 1, upto))
+                raise LakeUnusable(_difference(storage, part, since + 1, upto))
     except (OSError, ValueError, pa.ArrowException) as error:
         raise LakeUnusable(
             f"a file of another program in {storage.location} cannot be read ({one_line(error)}): "
             f"{remedy(described[0].table)}"
         ) from error
+
+
+def _apart(described: Sequence[DataFile], files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Described files in id order, in parts that have no stored file of either table in common: each is read once."""
+    part: list[DataFile] = []
+    read: set[str] = set()
+    for run in runs_of(described):
+        paths = stored_paths(_within(files, run[0].first_id - 1, max(file.last_id for file in run)))
+        if part and read.isdisjoint(paths):
+            yield part
+            part, read = [], set()
+        part += run
+        read.update(paths)
+    if part:
+        yield part
 
 
 def recorded_ids(storage: Storage) -> Any:
@@ -102,8 +117,8 @@ def _within(files: Sequence[DataFile], since: int, upto: int) -> list[DataFile]:
     return [file for file in files if file.last_id > since and file.first_id <= upto]
 
 
-def _difference(storage: Storage, run: Sequence[DataFile], first: int, last: int) -> str:
-    if all(file.table == BY_PARTITION for file in run):
+def _difference(storage: Storage, part: Sequence[DataFile], first: int, last: int) -> str:
+    if all(file.table == BY_PARTITION for file in part):
         return (
             f"what another program wrote into {storage.table(BY_PARTITION)} within events {first} to {last} is not "
             f"what the table {LOG} has; {remedy(BY_PARTITION)}"

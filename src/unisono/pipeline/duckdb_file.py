@@ -79,6 +79,7 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
                 _create_view(database, f"{prefix}{table}", _parquet(table, files))
             copied = {table: _copy(database, lake, table, prefix, view.head) for table in ("states", "items")}
             _run(database, "COMMIT")
+            _run(database, "CHECKPOINT")  # closing does it too, but says nothing when the disk is full
     except duckdb.Error as error:
         raise PipelineError(f"{path}: DuckDB cannot do it: {error}") from error
     except OSError as error:
@@ -105,7 +106,10 @@ def _complete_file(path: Path) -> Iterator[Path]:
     try:
         _lock(descriptor, folder, path)
         for file in folder.iterdir():
-            file.unlink()
+            if file.is_dir():  # DuckDB's temporary files
+                shutil.rmtree(file)
+            else:
+                file.unlink()
         try:
             yield folder / path.name
             if path.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from deltalake import TableFeatures
+from deltalake import DeltaTable, TableFeatures
 
 from tests.lake.s3 import object_store
 from tests.waiting import in_a_window
@@ -88,6 +88,21 @@ def test_a_table_that_takes_no_commits_is_an_error(place: Storage) -> None:
     lease._open().alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
     with pytest.raises(LakeUnusable, match=r"lease cannot be written: .*RowTracking"):
         lease.acquire()
+
+
+def test_a_commit_of_another_program_ends_no_lease(place: Storage) -> None:
+    """Nor does it let another service begin: who maintains all tables of a place may mean this one too."""
+    held, other = Lease(place), Lease(place)
+    held.acquire()
+    for hours in (2, 3):
+        properties = {"delta.logRetentionDuration": f"interval {hours} hours"}
+        DeltaTable(place.table(leases.TABLE)).alter.set_table_properties(properties)
+        with pytest.raises(LeaseTaken, match=f"process {os.getpid()} on"):
+            other.acquire()
+    held._extend(held._end_ms())
+    held.release()
+    other.acquire()
+    other.release()
 
 
 def test_after_a_power_loss(place: Storage) -> None:

@@ -168,6 +168,7 @@ try:
     session(address)
 except PipelineError as error:
     print(error)
+print(session("local[1]", quick=True).range(5).count())
 """
 
 
@@ -175,7 +176,7 @@ except PipelineError as error:
 @pytest.mark.timeout(200)
 @pytest.mark.usefixtures("_quick_starts")
 def test_a_server_that_was_started_again(tmp_path: Path) -> None:
-    """A long-lived process, of a scheduler for example, asks for a session again and has one."""
+    """A long-lived process, of a scheduler for example, asks for a session again and has one, also one of its own."""
     done = subprocess.run(
         [sys.executable, "-c", RESTARTED, str(tmp_path)],
         capture_output=True,
@@ -186,6 +187,7 @@ def test_a_server_that_was_started_again(tmp_path: Path) -> None:
     assert done.stdout.startswith("True True 5\nTrue False 5\nno Spark Connect server answers at sc://"), (
         done.stdout + done.stderr
     )
+    assert done.stdout.endswith("\n5\n"), done.stdout + done.stderr
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def report_(
     began, lake = time.monotonic(), place.open_lake()
     store = None if place.store is None else place.store_uri
     made = report(
-        (lambda: place.session("unisono lake report")) if place.chooses_spark else None,
+        (lambda: place.session("unisono lake report", few_rows=False)) if place.chooses_spark else None,
         lake,
         from_ms=from_ms,
         to_ms=to_ms,

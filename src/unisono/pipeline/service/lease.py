@@ -35,6 +35,7 @@ from unisono.pipeline.spark.cluster import boot_id
 
 TABLE: Final = "lease"
 TRANSACTION: Final = "unisono.lease"
+NOTE: Final = "unisono"
 
 LEASE_S: Final = 60.0
 """Time until a lake is free after its holder died on another machine."""
@@ -44,6 +45,9 @@ RENEWALS: Final = 3
 
 POLLS: Final = 60
 """Polls of a waiter within the duration of a lease."""
+
+FOREIGN_COMMITS_MAX: Final = 64
+"""Commits of other programs, such as a property or the marks of a VACUUM, behind which the holder is looked for."""
 
 SKEW_S: Final = 5.0
 """Clock difference between two machines that is tolerated when a lease is not waited for."""
@@ -227,7 +231,7 @@ class Lease:
                 "append",
                 _SCHEMA,
                 commit_properties=CommitProperties(
-                    custom_metadata={"unisono": msgspec.to_builtins(holder)},
+                    custom_metadata={NOTE: msgspec.to_builtins(holder)},
                     app_transactions=[Transaction(TRANSACTION, count + 1)],
                 ),
             )
@@ -245,9 +249,11 @@ class Lease:
 
 
 def _holder(table: DeltaTable) -> Holder | None:
-    """The holder in the newest commit; None for a new table."""
-    newest: list[dict[str, Any]] = table.history(1)  # empty where a power loss left an empty commit
-    note = newest[0].get("unisono") if newest else None
+    """The holder in the newest commit of a service; None for a new table."""
+    commits: list[dict[str, Any]] = table.history(1)  # empty where a power loss left an empty commit
+    if commits and NOTE not in commits[0]:
+        commits = table.history(FOREIGN_COMMITS_MAX + 1)
+    note = next((commit[NOTE] for commit in commits if NOTE in commit), None)
     if isinstance(note, str):
         return msgspec.json.decode(note, type=Holder)
     return None if note is None else msgspec.convert(note, Holder)

@@ -34,6 +34,10 @@ whole group reach only this process, which decides what to do.
 """
 
 
+_CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""Set by PySpark for the rest of a process in which there was a session of Spark Connect."""
+
+
 def spark_home() -> Path:
     """Where Spark is installed. PySpark has no public function that follows SPARK_HOME as its scripts do."""
     from pyspark.find_spark_home import _find_spark_home
@@ -61,7 +65,7 @@ def running_session() -> SparkSession | None:
     """
     from pyspark.sql import SparkSession
 
-    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+    if _CONNECT_MODE in os.environ:
         return _running_connect_session()
     from pyspark import SparkContext
 
@@ -88,6 +92,11 @@ def forget_connect_session(spark: Any) -> None:
     """Stop a session whose server is gone. PySpark would try to tell it for minutes."""
     spark.release_session_on_close = False
     spark.stop()
+
+
+def leave_connect() -> None:
+    """Where no session of Spark Connect is left: let this process have a classic one, which PySpark would refuse."""
+    os.environ.pop(_CONNECT_MODE, None)
 
 
 def classic_session(settings: Mapping[str, str], gateway: Any) -> SparkSession:

@@ -149,6 +149,7 @@ def _started(
     if server.startswith(CONNECT):
         return _connected(server, app, given)
     os.environ.pop("SPARK_REMOTE", None)  # PySpark and Java would take it before the master
+    private.leave_connect()
     if submit_args := _submit_args():
         return _with_shuffles(_as_submitted(submit_args, named, app, given))
     chosen = named or LOCAL

@@ -311,6 +311,24 @@ def test_rejections_come_from_the_running_server(tmp_path: Path, spark: SparkSes
         server_counts(["file:///etc/passwd"])
 
 
+def test_a_report_on_spark_compiles_its_sql(
+    place: tuple[str, Lake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is over all that executors counted, which can be millions of rows."""
+    asked: list[bool] = []
+
+    def session(*_: Any, few_rows: bool, **__: Any) -> None:
+        asked.append(few_rows)
+        raise PipelineError("that is enough")
+
+    monkeypatch.setattr("unisono.pipeline.spark.session.session", session)
+    result = unisono(
+        "lake", "report", "--lake", place[1].storage.location, "--out", str(tmp_path), "--master", "local[1]"
+    )
+    assert "that is enough" in result.stderr
+    assert asked == [False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
