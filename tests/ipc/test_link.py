@@ -93,6 +93,10 @@ def test_what_nobody_waits_for_goes_with_the_next_message_and_in_order() -> None
         assert arrived(ends) == [Release(1), AskHead(2), Release(3)]
         await asyncio.sleep(2 * links.LATER_S)
         assert arrived(ends) == []
+        link.send_later(Release(4))
+        ends.outside.settimeout(10)
+        data = await asyncio.to_thread(ends.outside.recv, 1 << 20)
+        assert list(Unframer().feed(data)) == [Release(4)]
         link.close()
         await ends.expect_end()
 
