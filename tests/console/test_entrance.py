@@ -174,5 +174,7 @@ def test_the_console_can_be_switched_off(tmp_path_factory: pytest.TempPathFactor
             assert operator.send("GET", path).status == 404
         found = json.loads(operator.send("GET", "/connections").body)
         assert found == {"connections": [], "silent_nodes": []}
+        for limit in ("0", "-1", "1e3", "10001", "1" * 5000):
+            assert operator.send("GET", f"/connections?limit={limit}").status == 400
     finally:
         server.kill()

@@ -207,7 +207,8 @@ class AdminServer:
 
     async def _connections(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "1000")
-        if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit) <= MAX_CONNECTIONS_LISTED:
+        short = len(limit) <= len(str(MAX_CONNECTIONS_LISTED))
+        if not (short and limit.isascii() and limit.isdigit() and 0 < int(limit) <= MAX_CONNECTIONS_LISTED):
             return web.json_response({"error": f"limit: 1 to {MAX_CONNECTIONS_LISTED}"}, status=400)
         try:
             found = await self._host.connections(int(limit))
