@@ -18,6 +18,7 @@ from unisono.lake import snapshots, write
 from unisono.lake.lake import Lake
 from unisono.lake.scan import runs_of
 from unisono.lake.storage import LOG, SNAPSHOTS
+from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact import snapshot_compaction
 from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, needs_compaction
@@ -114,6 +115,18 @@ def test_many_generations_of_new_partitions_leave_few_files(
     compact(lake)
     assert len(lake.table(SNAPSHOTS).files()) == 2
     assert not snapshot_compaction.has_work(lake)
+
+
+def test_large_states_and_a_small_newer_one_are_not_joined_again_and_again() -> None:
+    """The newer one is in another file, and with it all of them are kept."""
+
+    def states(size: int, last_id: int, last_partition: str) -> DataFile:
+        return DataFile(SNAPSHOTS, str(last_id), size, 1, last_id, last_id, 0, "partition", last_partition, 1)
+
+    large = [states(snapshots.FILE_BYTES, id, "partition") for id in (1, 46, 62)]
+    assert snapshot_compaction._worthwhile(large), "the third is so near that the second can go"
+    assert snapshot_compaction.states_to_keep([1, 46, 62, 65]) == [1, 46, 62, 65]
+    assert not snapshot_compaction._worthwhile([*large, states(100, 65, "room")])
 
 
 @pytest.mark.parametrize("seed", range(6))

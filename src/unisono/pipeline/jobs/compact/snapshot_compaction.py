@@ -199,8 +199,9 @@ def _overlap(files: Sequence[DataFile]) -> bool:
     ):
         return True
     large: dict[bytes, list[int]] = {}
+    shared = {name for first, last, *_ in placed if first != last for name in (first, last)}
     for first, last, last_id, _ in placed:
-        if first == last:
+        if first == last and first not in shared:  # where one state is in another file, these are not all
             large.setdefault(first, []).append(last_id)
     return any(len(states_to_keep(ids)) < len(ids) for ids in large.values())
 
