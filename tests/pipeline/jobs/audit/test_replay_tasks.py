@@ -74,6 +74,7 @@ def test_few_tasks_read_the_log_at_the_same_time(
 
     monkeypatch.setattr(replay_tasks, "run_on_executors", bounded)
     monkeypatch.setattr(replay_tasks, "readers_at_once", {store: 2}.get, raising=False)
+    monkeypatch.setattr(replay_tasks, "tasks_worthwhile", lambda *_: 8)
     files = [file for name in (LOG, BY_PARTITION, SNAPSHOTS) for file in lake.table(name).files()]
     options, tally = AuditOptions(sample), FindingTally(EVENTS)
     scope = make_scope(lake, lake.table(LOG), lake.table(BY_PARTITION), store, options, tally)

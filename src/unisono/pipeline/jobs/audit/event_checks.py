@@ -20,7 +20,7 @@ from unisono.lake.columns import type_and_schema
 from unisono.lake.digests import HASH_BYTES
 from unisono.model.model import CANONICAL, COMPATIBILITY, Model
 from unisono.model.schema import EVENT_TYPE, SchemaProfile
-from unisono.model.tree import TreeProfile
+from unisono.model.tree_actions import read
 from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.row_fingerprints import joined, texts
 from unisono.protocol.canonical import NotCanonical, canonical, content_hash, parse_canonical
@@ -37,7 +37,6 @@ SHOWN: Final = 80
 """Characters of a value in a message."""
 
 _ANY_SCHEMA: Final = SchemaProfile(None)
-_ANY_TREE: Final = TreeProfile()
 _TOMBSTONE_BYTES_MAX: Final = 64
 
 
@@ -205,8 +204,10 @@ def _shape(value: Json) -> list[FieldError]:
     """Errors of the shape, by the profile that the event's type belongs to."""
     if not isinstance(value, dict):
         return [FieldError("event", "must be an object")]
-    profile = _ANY_SCHEMA if value.get("type") == EVENT_TYPE else _ANY_TREE
-    return profile.shape(value)
+    if value.get("type") == EVENT_TYPE:
+        return _ANY_SCHEMA.shape(value)
+    action = read(value)
+    return action if isinstance(action, list) else []
 
 
 def _refused(model: Model, value: Json) -> list[FieldError]:

@@ -28,7 +28,7 @@ from unisono.pipeline.jobs.audit.snapshot_replay import (
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
 from unisono.pipeline.open_log import open_reader, readers_at_once
 from unisono.pipeline.progress import Notify
-from unisono.pipeline.spark.executors import parallelism, run_on_executors
+from unisono.pipeline.spark.executors import parallelism, run_on_executors, tasks_worthwhile
 from unisono.pipeline.task_planning import FilesByBucket, plan_tasks
 from unisono.store.maintenance import NO_MODEL_VERSION
 from unisono.store.port import StorageError
@@ -36,6 +36,12 @@ from unisono.store.port import StorageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+EVENTS_SURVEYED: Final = 2_000_000
+"""Worth a Spark task: of so many events names and ids are read in half a second."""
+
+BUCKETS_REPLAYED: Final = 4
+"""Worth a Spark task: a default sample has some six partitions in each of sixteen buckets."""
 
 EVENTS_REPLAYED: Final = 1 << 20
 """Given to `plan_tasks` where all snapshots are replayed: enough to make each bucket a subset of its own, so that a
@@ -73,12 +79,17 @@ def replay_snapshots(
         parts: list[ReplayResult] = []
         if sample is not None:
             surveyed: list[tuple[ReplayResult, list[bytes]]] = run_on_executors(
-                spark, _surveys(tasks, scope, sample), survey
+                spark,
+                _surveys(tasks, scope, sample),
+                survey,
+                at_once=tasks_worthwhile(spark, scope.head, EVENTS_SURVEYED),
             )
             parts += (part for part, _ in surveyed)
             names = sample_of({name for _, some in surveyed for name in some}, sample, scope.placed_to)
             tasks = _named(tasks[0], scope, files, names)
-        at_once = None if store is None else readers_at_once(store)
+        at_once = len(tasks) if sample is None else tasks_worthwhile(spark, len(tasks), BUCKETS_REPLAYED)
+        if store is not None:
+            at_once = min(at_once, readers_at_once(store) or at_once)
         parts += run_on_executors(spark, tasks, replay_subset, at_once=at_once)
         for part in parts:
             outcome.tally.merge(part.tally)
