@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -18,6 +19,7 @@ from unisono.store.port import StorageError
 from unisono.store.sqlite import wal as sqlite_wal
 from unisono.store.sqlite import wal_space
 from unisono.store.sqlite.log import SqliteLog, SqliteReader
+from unisono.store.sqlite.wal_space import WalSpace
 
 FRAMES = 2_000
 ROOM_BYTES = FRAMES * (4096 + 24)
@@ -187,12 +189,40 @@ def test_a_quota_is_no_failing_disk(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert ids_in(tmp_path) == list(range(1, 21))
 
 
-def test_without_a_file_descriptor_commits_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(SqliteLog.open(tmp_path)) as log:
-        with limit(resource.RLIMIT_NOFILE, 3), caplog.at_level(logging.WARNING):
-            log.maintain()
+def test_without_a_file_descriptor_commits_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_descriptors(*arguments: Any) -> WalSpace:
+        with limit(resource.RLIMIT_NOFILE, 3):
+            return WalSpace(*arguments)
+
+    monkeypatch.setattr(sqlite_wal, "WalSpace", short_of_descriptors)
+    with caplog.at_level(logging.WARNING), closing(SqliteLog.open(tmp_path)) as log:
+        log.maintain()
         append_many(log, 10)
     expect_one_warning(caplog, "unable to open")
+
+
+def test_a_log_whose_directory_was_moved_goes_on_with_its_own_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another log at its old path gets nothing of it."""
+    here, moved = tmp_path / "here", tmp_path / "moved"
+    with closing(SqliteLog.open(here)) as log:
+        append_many(log, 10)
+        here.rename(moved)
+        with closing(SqliteLog.open(here)) as other:
+            append_many(other, 3)
+            before = size_of_wal(here), size_of_wal(moved)
+            log.maintain()
+            assert size_of_wal(here) == before[0]
+            assert size_of_wal(moved) > before[1]
+        shutil.rmtree(here)
+        with caplog.at_level(logging.WARNING):
+            log.maintain()
+        append_many(log, 10)
+        expect_one_warning(caplog, "No such file")
+    assert ids_in(moved) == list(range(1, 21))
 
 
 def test_the_log_may_be_a_link_to_another_disk(tmp_path: Path) -> None:

@@ -53,7 +53,6 @@ class WalCheckpointer:
 
     def __init__(self, writer: apsw.Connection, directory: Path) -> None:
         self._writer = writer
-        self._space = WalSpace(writer, PASS_FRAMES * _FRAME_BYTES, FREE_BYTES_MIN)
         self._frames = 0
         self._copied = 0
         self._next_step = PASS_FRAMES
@@ -66,6 +65,7 @@ class WalCheckpointer:
         self._beside = apsw.Connection(str(directory / LOG_FILE), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             configure(self._beside, _CACHE_KIB)
+            self._space = WalSpace(writer, PASS_FRAMES * _FRAME_BYTES, FREE_BYTES_MIN)
         except BaseException:
             self._beside.close()
             raise

@@ -49,7 +49,8 @@ class _NoRoom(Exception):
 class WalSpace:
     """Appends zeros to the WAL's file, up to `bytes_max`. All methods belong to the writer's thread.
 
-    Invariant: it writes behind the end of the file and with SQLite's lock for writers, so never over a frame.
+    Invariant: it writes behind the end of the file and with SQLite's lock for writers, so never over a frame. The file
+    is opened with the log and stays open: another one may stand at its path later, if the directory was moved.
     """
 
     def __init__(self, writer: apsw.Connection, bytes_max: int, free_bytes_min: int) -> None:
@@ -60,10 +61,14 @@ class WalSpace:
         self._free_bytes_min = free_bytes_min
         self._end = 0
         """The length of the file when it was last looked at; it may be longer by now."""
-        self._file: apsw.VFSFile | None = None
         self._used = 0
         self._quiet_since = -math.inf
         """The time of the last commit or step."""
+        self._file: apsw.VFSFile | None = None
+        try:
+            self._file = apsw.VFSFile("", str(self._path), [_OPEN, 0])
+        except apsw.CantOpenError as error:  # no descriptor is left, say
+            self._give_up(error)
 
     def keep(self, used: int, now: float) -> None:
         """Append a step if there is need for it, durably. `used`: bytes of the WAL; `now`: seconds of any clock.
@@ -83,8 +88,7 @@ class WalSpace:
         try:
             self._append(step)
         except _NoRoom as error:
-            self._bytes_max = 0
-            logger.warning("no room for the write-ahead log, commits may be slower: %s", error)
+            self._give_up(error)
 
     def truncated(self) -> None:
         """The file is empty now."""
@@ -95,10 +99,19 @@ class WalSpace:
             self._file.xClose()
             self._file = None
 
+    def _give_up(self, error: Exception) -> None:
+        self._bytes_max = 0
+        logger.warning("no room for the write-ahead log, commits may be slower: %s", error)
+
     def _append(self, step: int) -> None:
-        if disk_usage(self._path.parent).free < self._free_bytes_min:
+        assert self._file is not None, "without a file there is no room to make"
+        file = self._file
+        try:
+            free = disk_usage(self._path.parent).free
+        except OSError as error:  # the directory was moved, say: the log goes on with the files it has
+            raise _NoRoom(str(error)) from error
+        if free < self._free_bytes_min:
             return
-        file = self._file = self._file or self._open()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except apsw.BusyError:  # another program changes the log, which only its writer should
@@ -121,9 +134,3 @@ class WalSpace:
             raise _NoRoom(str(error)) from error
         file.xSync(apsw.SQLITE_SYNC_NORMAL | apsw.SQLITE_SYNC_DATAONLY)
         self._end += wanted
-
-    def _open(self) -> apsw.VFSFile:
-        try:
-            return apsw.VFSFile("", str(self._path), [_OPEN, 0])
-        except apsw.CantOpenError as error:  # no descriptor is left, say
-            raise _NoRoom(str(error)) from error
