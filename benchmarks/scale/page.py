@@ -41,7 +41,9 @@ def markdown(results: Results) -> str:
     clusters = [name.split() for name in results.steps if name.startswith("cluster ")]
     for events in sorted({int(name[1]) for name in clusters}):
         found = {int(name[2]): results.steps[" ".join(name)] for name in clusters if int(name[1]) == events}
-        parts += [f"A standalone cluster, {events:,} events, executors with one core each:", _speed_up(found)]
+        share = min(each.share for steps in found.values() for each in steps.values())
+        cores = "one core each" if share == 1 else f"{share:.0%} of a core each"
+        parts += [f"A standalone cluster, {events:,} events, executors with {cores}:", _speed_up(found)]
     for files, steps in sorted(_named(results, "metadata").items()):
         rows = "\n".join(
             f"| {step} | {each.seconds:.2f} s | {each.driver_mb:,.0f} MB |" for step, each in steps.items()

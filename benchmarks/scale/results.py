@@ -11,7 +11,7 @@ class Measured(msgspec.Struct):
     """One step: seconds of the wall and of all processors, and the highest resident sizes in MB.
 
     `worker_mb` is of the largest Python worker. `files` and `bytes`: in the lake afterwards. `items`: for the rate.
-    `load`: of the machine when the step began.
+    `load`: of the machine when the step began. `share`: the part of a core that each executor had.
     """
 
     seconds: float
@@ -23,6 +23,7 @@ class Measured(msgspec.Struct):
     files: int = 0
     bytes: int = 0
     load: float = 0
+    share: float = 1
 
 
 class Results(msgspec.Struct):
