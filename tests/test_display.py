@@ -30,6 +30,9 @@ def test_joiners_of_scripts_and_emoji_stay() -> None:
     [
         ("postgresql://me:secret@host/db", "postgresql://host/db"),
         ("postgresql://me:p@ss@host/db", "postgresql://host/db"),
+        ("postgresql://db/log?user=me&password=p@ss&port=1", "postgresql://db/log?user=me&password=…&port=1"),
+        ("postgresql://me:s@db/log?sslpassword=s", "postgresql://db/log?sslpassword=…"),
+        ("postgresql://db/log?pass%77ord=s", "postgresql://db/log?pass%77ord=…"),
         ("sqlite:/data", "sqlite:/data"),
     ],
 )

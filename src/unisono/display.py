@@ -6,6 +6,7 @@ import re
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import unquote
 
 _JOINERS: Final = "\u200c\u200d"
 """Format characters that scripts and emoji need. All others could reverse the rest of the line."""
@@ -15,6 +16,9 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 _UNPRINTABLE: Final = re.compile(_CONTROLS.pattern[:-1] + "\ud800-\udfff\ufffe\uffff]")
 """The same, and what no document may contain."""
+
+_PARAMETER: Final = re.compile(r"(?<=[?&])([^=&]*)=[^&]*")
+"""Of the query of a URI."""
 
 
 def shorten(text: str, chars_max: int) -> str:
@@ -46,9 +50,14 @@ def replace_unprintable(text: str) -> str:
 
 
 def hide_credentials(uri: str) -> str:
-    """A URI without the part before its @, where passwords are."""
+    """A URI without the part before its @, where passwords are, and without those among its parameters."""
     scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    return f"{scheme}{separator}{_PARAMETER.sub(_without_password, rest).rpartition('@')[2]}"
+
+
+def _without_password(parameter: re.Match[str]) -> str:
+    name = parameter[1]
+    return f"{name}=…" if "password" in unquote(name).lower() else parameter[0]
 
 
 def megabytes(count: int) -> str:

@@ -92,6 +92,22 @@ def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     assert rows(path, "SELECT * FROM audit") == []
 
 
+def test_a_lake_that_was_never_folded_has_no_states_in_duckdb(tmp_path: Path) -> None:
+    """Empty tables would say that there is nothing in any partition."""
+    made, path = Lake.at(str(tmp_path / "lake")), tmp_path / "lake.duckdb"
+    make_store(tmp_path / "data", 30)
+    made.make()
+    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    assert make_duckdb_file(made, path).states == 0
+    tables = rows(path, "SELECT table_name FROM duckdb_tables()")
+    assert tables == []
+    assert rows(path, "SELECT count(*) FROM events") == [(30,)]
+    with pytest.raises(PipelineError, match="the lake has no snapshots: `unisono lake snapshot` folds"):
+        write_delta_copies(made, Storage.at(str(tmp_path / "copies"), {}))
+    snapshot(HERE, made, OPEN)
+    assert make_duckdb_file(made, path).states > 0
+
+
 def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
     path, making = tmp_path / "lake.duckdb", tmp_path / ".lake.duckdb.new"
     with pytest.raises(PipelineError, match=r"lake\.duckdb cannot be made: No such file or directory"):

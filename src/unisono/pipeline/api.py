@@ -27,7 +27,7 @@ from unisono.pipeline.jobs.snapshot.in_force import record_in_force
 from unisono.pipeline.jobs.snapshot.job import SnapshotResult
 from unisono.pipeline.jobs.snapshot.job import snapshot as snapshot_job
 from unisono.pipeline.open_log import normal_uri
-from unisono.pipeline.origin_check import require_same_model, require_source
+from unisono.pipeline.origin_check import model_of_log, require_same_model, require_source
 from unisono.pipeline.spark import frames
 from unisono.pipeline.spark.cluster import require_visible
 from unisono.pipeline.spark.private import is_stopped
@@ -248,11 +248,11 @@ def _place(lake: LakePlace, storage_options: Options) -> tuple[str, Options]:
 def _model(lake: Lake, model: ShippedModel | LocalPath | None, store: LocalPath | None) -> ShippedModel:
     if isinstance(model, ShippedModel):
         chosen = model
-    elif model is None and store is None:
-        raise NoModel('no model given: model=DIRECTORY, model="open", or store= the log that has one')
+    elif model is not None:
+        chosen = choose(os.fspath(model), None)
+    elif store is not None:
+        chosen = model_of_log(normal_uri(store), lake)
     else:
-        chosen = choose(
-            None if model is None else os.fspath(model), None if store is None else normal_uri(store)
-        )
+        raise NoModel('no model given: model=DIRECTORY, model="open", or store= the log that has one')
     require_same_model(lake, chosen)
     return chosen

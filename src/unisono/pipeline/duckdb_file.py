@@ -2,7 +2,8 @@
 
 `events`, `partition_events`, `runs` and `audit` are views of the lake's Parquet files, of the version that was
 current when the file was made. `states` and `items` are copies, because a snapshot holds its state in a form of our
-own. The macro `history(name)` reads one partition from the few files that can have it.
+own; a file of a lake that was never folded has neither. The macro `history(name)` reads one partition from the few
+files that can have it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from unisono.lake.run_tables import AUDIT, RUNS, data_paths
 from unisono.lake.storage import BY_PARTITION, LOG
 from unisono.lake.write import UNBUCKETED
 from unisono.pipeline.errors import PipelineError
-from unisono.pipeline.lake_tables import arrow_schema, table_rows
+from unisono.pipeline.lake_tables import arrow_schema, has_states, table_rows
 from unisono.pipeline.spark.lake_source import SCHEMAS
 
 _COLUMNS: Final = ", ".join(f'"{name}"' for name in LOG_SCHEMA.names)
 _TIME: Final = "make_timestamptz(status_updated_at * 1000) AS committed_at"
 _EVENTS: Final = f"{_COLUMNS}, {_TIME}"
+
+_COPIED: Final = ("states", "items")
 
 _BUCKET: Final = re.compile(r"bucket=(-?\d+)/")
 
@@ -77,7 +80,7 @@ def make_duckdb_file(lake: Lake, path: Path, prefix: str = "") -> DuckdbFile:
             for table, name in (("runs", RUNS), ("audit", AUDIT)):
                 files = [lake.storage.uri(name, each) for each in data_paths(lake.storage, name)]
                 _create_view(database, f"{prefix}{table}", _parquet(table, files))
-            copied = {table: _copy(database, lake, table, prefix, view.head) for table in ("states", "items")}
+            copied = {table: _copy(database, lake, table, prefix, view.head) for table in _COPIED}
             _run(database, "COMMIT")
             _run(database, "CHECKPOINT")  # closing does it too, but says nothing when the disk is full
     except duckdb.Error as error:
@@ -199,7 +202,10 @@ def _create_view(database: Any, name: str, query: str) -> None:
 
 
 def _copy(database: Any, lake: Lake, table: str, prefix: str, head: int) -> int:
-    """Rows are streamed: memory does not grow with their number."""
+    """Rows are streamed: memory does not grow with their number. Of events without snapshots there is no table."""
+    if head and not has_states(lake):
+        _run(database, f"DROP TABLE IF EXISTS {_name(prefix + table)}")
+        return 0
     rows = table_rows(lake, table, head)
     database.register("rows_to_copy", rows)
     _run(database, f"CREATE OR REPLACE TABLE {_name(prefix + table)} AS SELECT * FROM rows_to_copy")  # noqa: S608

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from unisono.lake.lake import Lake
 from unisono.lake.storage import SNAPSHOTS
-from unisono.pipeline.jobs.snapshot.in_force import shown_version
+from unisono.pipeline.jobs.snapshot.in_force import noted_version, shown_version
 from unisono.pipeline.spark.lake_source import SCHEMAS, LakeReader, LakeTableRead
 from unisono.pipeline.spark.options import chosen_columns, column_types
 
@@ -45,6 +45,12 @@ def states_reach(lake: Lake) -> tuple[int, int]:
         return 0, 0
     version = shown_version(table, table.readable_files())
     return table.folded_upto(version), version
+
+
+def has_states(lake: Lake) -> bool:
+    """Whether the lake has snapshots, or has had those of the model in force."""
+    table = lake.find(SNAPSHOTS)
+    return table is not None and (bool(table.files()) or noted_version(table) is not None)
 
 
 def _batches(reader: LakeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

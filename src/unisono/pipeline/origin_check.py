@@ -12,7 +12,7 @@ from unisono.lake.lake import Lake
 from unisono.lake.origin import LOG_EPOCH, LOG_ID, MODEL, Origin, note_text, number
 from unisono.lake.storage import LOG
 from unisono.pipeline.errors import Mismatch, ModelContentChanged, NoSuchRange
-from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.job_model import ShippedModel, in_force
 from unisono.pipeline.open_log import LogExtent, extent, open_reader, read_range
 from unisono.store.cluster import ModelBundle
 from unisono.store.port import LogReader
@@ -42,6 +42,12 @@ def require_source(store: str, lake: Lake, to: int | None = None) -> None:
             f"events 1 to {log_extent.pruned_to} were pruned from the log and there is no lake at "
             f"{lake.storage.location}: name the lake that has them"
         )
+
+
+def model_of_log(store: str, lake: Lake) -> ShippedModel:
+    """The model in force at the log that this lake is a copy of; another log is refused."""
+    require_same_log(store, lake, lake.head(), extent(store))
+    return in_force(store)
 
 
 def require_reached(log_extent: LogExtent, to: int | None) -> None:

@@ -49,6 +49,13 @@ def test_settings_for_a_running_session_are_taken_or_refused(spark: SparkSession
     assert session.session(conf={java_options: FEW_ROWS[java_options]}) is spark, "as it was started"
     with pytest.raises(PipelineError, match=r"cannot take spark\.executor\.extraJavaOptions=-Dtests=no"):
         session.session(conf={java_options: "-Dtests=no"})
+    with pytest.raises(
+        PipelineError, match=r"cannot take spark\.hadoop\.fs\.defaultFS=s3a://b: set it where"
+    ):
+        session.session(conf={"spark.hadoop.fs.defaultFS": "s3a://b"})
+    assert spark.conf.get("spark.hadoop.fs.defaultFS", None) is None
+    checksums = "spark.hadoop.parquet.page.verify-checksum.enabled"
+    assert session.session(conf={checksums: session.SETTINGS[checksums]}) is spark, "as it was started"
 
 
 def test_settings_of_the_caller_win(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -218,7 +219,7 @@ def test_what_a_stream_plans(store: str, records: list[Record]) -> None:
     assert stream.initialOffset() == {"committed_id": 0}
     assert stream.getDefaultReadLimit() == ReadMaxRows(500)
     for limit, end in ((ReadMaxRows(500), 500), (ReadAllAvailable(), 3_000)):
-        reached = {"committed_id": end, "event_id": records[end - 1].id}
+        reached = {"committed_id": end, "since": 0, "event_id": records[end - 1].id}
         assert stream.latestOffset({"committed_id": 0}, limit) == reached
     assert stream.latestOffset({"committed_id": 3_000}, ReadMaxRows(500)) == {"committed_id": 3_000}
     parts = stream.partitions({"committed_id": 0}, {"committed_id": 500})
@@ -251,6 +252,24 @@ def test_a_stream_that_was_left_behind_says_so(tmp_path: Path) -> None:
         UnisonoSource({}).schema()
     with pytest.raises(NoSuchStore):
         UnisonoSource({"url": "ws://somewhere"}).reader(StructType())
+
+
+def test_what_was_pruned_before_the_first_batch_was_done_is_missed(tmp_path: Path) -> None:
+    """A stream without `from` begins where the log begins, which Spark asks again when it repeats its first batch."""
+    make_store(tmp_path, 60)
+
+    def stream() -> DataSourceStreamReader:
+        return UnisonoSource({"store": str(tmp_path)}).streamReader(None)  # type: ignore[arg-type]
+
+    start = stream().initialOffset()
+    end = json.loads(json.dumps(stream().latestOffset(start, ReadMaxRows(40))))
+    assert [part.value for part in stream().partitions(start, end)] == [(0, 40)]
+    for upto in (20, 50):
+        prune(tmp_path, upto)
+        start = stream().initialOffset()
+        assert start == {"committed_id": upto}
+        with pytest.raises(NoSuchRange, match=f"events up to {upto} have left the log"):
+            stream().partitions(start, end)
 
 
 def test_a_stream_ahead_of_its_log_says_so(tmp_path: Path) -> None:

@@ -30,14 +30,12 @@ def chosen_model(place: LakeTarget, directory: str | None, *, folding: bool = Fa
     from unisono.lake.errors import ForeignFiles
     from unisono.pipeline.job_model import choose
     from unisono.pipeline.jobs.snapshot.job import folded_to
-    from unisono.pipeline.open_log import extent
-    from unisono.pipeline.origin_check import require_same_log, require_same_model
+    from unisono.pipeline.origin_check import model_of_log, require_same_model
 
     lake = place.open_lake()
     known = place.store is not None or DATA.is_dir()
-    if directory is None and known:
-        require_same_log(place.store_uri, lake, lake.head(), extent(place.store_uri))
-    model = choose(directory, place.store_uri if known else None)
+    from_log = directory is None and known
+    model = model_of_log(place.store_uri, lake) if from_log else choose(directory, None)
     require_same_model(lake, model)
     if not folding:
         with suppress(ForeignFiles):  # snapshots that another program rearranged are not used

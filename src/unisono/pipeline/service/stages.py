@@ -22,6 +22,7 @@ from unisono.pipeline.jobs.snapshot.in_force import record_in_force
 from unisono.pipeline.jobs.snapshot.job import folded_to, snapshot
 from unisono.pipeline.jobs.snapshot.publish import PublishedFiles, publish
 from unisono.pipeline.maintain.embedded import open_maintainer
+from unisono.pipeline.origin_check import model_of_log
 from unisono.pipeline.service.run import ServiceStage, StageResult
 from unisono.pipeline.spark.executors import runs_here
 
@@ -81,7 +82,7 @@ class _StageWork:
         return StageResult(done.events, f"{done.events} events, up to {done.upto}")
 
     def snapshot(self) -> StageResult:
-        model = in_force(self._store)
+        model = model_of_log(self._store, self._lake)
         if folded_to(self._lake, model) == self._lake.head():
             record_in_force(self._lake, model.version)
             return StageResult(0, f"snapshots of model version {model.version} are at the lake's head")

@@ -86,7 +86,7 @@ def require_no_secret(options: Mapping[str, str]) -> None:
 
 def _has_password(store: str) -> bool:
     parts = urlsplit(store)
-    return bool(parts.password) or "password" in parse_qs(parts.query)
+    return bool(parts.password) or any("password" in name for name in parse_qs(parts.query))
 
 
 def options_in(schema: StructType) -> dict[str, str]:

@@ -42,6 +42,7 @@ from unisono.pipeline.jobs.snapshot.frames import (
     newest_states,
     require_all_folded,
     require_model_version,
+    require_some_folded,
     state_batches,
 )
 from unisono.pipeline.jobs.snapshot.in_force import shown_version
@@ -282,6 +283,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         if self.model_version is not None:
             version = self.model_version
             require_model_version(files, version)
+        require_some_folded(table, version, self.upto)
         if table is None:
             return
         upto, buckets = self.upto, table.description().buckets
@@ -292,7 +294,7 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             required = () if table.folded_upto(version) else self.names
             yield self._states(named, own, version, upto, required)
             return
-        require_all_folded(table, version)
+        require_all_folded(table, version, upto)
         for subset, own in by_bucket(table, version):
             yield self._states(subset, own, version, upto)
 

@@ -86,6 +86,9 @@ CONNECT_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Settings that a session on somebody else's server gets."""
 
+FIXED_SETTINGS: Final = ("spark.executorEnv.", "spark.hadoop.", "spark.kubernetes.", "spark.yarn.")
+"""Prefixes of settings that a session stores at any time, and that count only where Spark is started."""
+
 _given: Final[WeakKeyDictionary[SparkSession, Mapping[str, str]]] = WeakKeyDictionary()
 """What callers gave for sessions that were started here: Spark adds to some settings, such as Java's options."""
 
@@ -201,6 +204,8 @@ def _change_settings(spark: SparkSession, conf: Mapping[str, str]) -> None:
         if key == "spark.master" or spark.conf.get(key, None) == value:
             continue
         try:
+            if key.startswith(FIXED_SETTINGS):
+                raise PySparkException("it counts only where Spark is started")
             spark.conf.set(key, value)
         except PySparkException as error:
             if _given.get(spark, {}).get(key) == value:

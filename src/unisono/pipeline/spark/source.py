@@ -91,9 +91,13 @@ SPARSE_TASKS_MAX: Final = 16
 """Reading few partitions takes index lookups: more tasks cost more than they save."""
 
 Offset: TypeAlias = dict[str, int | str]
-"""Where a stream is: `committed_id`, and the id of that event under EVENT_ID."""
+"""Where a stream is: `committed_id`, the id of that event under EVENT_ID, and SINCE."""
 
 EVENT_ID: Final = "event_id"
+
+SINCE: Final = "since"
+"""Where the batch that ends at an offset began. Spark remembers the end only, and asks again where a stream without
+`from` begins: a log may have been pruned meanwhile."""
 
 _OPTIONS: Final = frozenset(
     ("store", "from", "to", "partitions", "columns", "max_events_per_batch", "events_per_task", "push_down")
@@ -243,14 +247,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         first, last = event_ids(self.reading.store, (since, end))
         _require_same(start, first)
-        return {"committed_id": end, **({} if last is None else {EVENT_ID: last})}
+        return {"committed_id": end, SINCE: since, **({} if last is None else {EVENT_ID: last})}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         return {"committed_id": self._bounded(extent(self.reading.store).head)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        since, upto = _reached(start), _reached(end)
-        if since >= upto:
+        upto = _reached(end)
+        since = int(end.get(SINCE, _reached(start)))
+        if start == end:
             return []
         require_range(self.reading.store, since, upto)
         _require_same(end, *event_ids(self.reading.store, (upto,)))

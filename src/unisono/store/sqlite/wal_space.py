@@ -49,8 +49,8 @@ class _NoRoom(Exception):
 class WalSpace:
     """Appends zeros to the WAL's file, up to `bytes_max`. All methods belong to the writer's thread.
 
-    Invariant: it writes behind the end of the file and with SQLite's lock for writers, so never over a frame. The file
-    is opened with the log and stays open: another one may stand at its path later, if the directory was moved.
+    Invariant: it writes behind the end of the file and with SQLite's lock for writers, so never over a frame. The
+    file is opened with the log and stays open: another one may be at its path later, if the directory was moved.
     """
 
     def __init__(self, writer: apsw.Connection, bytes_max: int, free_bytes_min: int) -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.authority.models import write_model
 from tests.commands import unisono
 from tests.lake.lakes import HERE
 from tests.pipeline.history import make_store
 from unisono import pipeline
+from unisono.lake.errors import LakeError
 from unisono.lake.lake import Lake
 from unisono.lake.storage import SNAPSHOTS
 from unisono.model.load import load_model
+from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.compact.job import compact
 from unisono.pipeline.jobs.export.job import export
+from unisono.pipeline.jobs.snapshot.job import _remove
 from unisono.pipeline.lake_tables import states_reach, table_rows
 from unisono.pipeline.open_log import sqlite_uri
 from unisono.pipeline.service.stages import ServiceOptions, stages
@@ -53,6 +59,49 @@ def test_a_candidate_is_not_shown_until_it_is_in_force(lake: Lake, tmp_path: Pat
     )
 
 
+def test_without_the_snapshots_in_force_no_others_and_no_empty_table_are_shown(
+    lake: Lake, tmp_path: Path
+) -> None:
+    data, store = tmp_path / "data", sqlite_uri(tmp_path / "data")
+    make_store(data, 60)
+    lake.make()
+    assert table_rows(lake, "states").read_all().num_rows == 0, "there is nothing to fold"
+    export(HERE, store, lake)
+    models = [
+        ShippedModel.of(load_model(write_model(tmp_path / f"model-{version}", version)))
+        for version in (1, 2, 3)
+    ]
+    _refused(lake, models[0], "the lake has no snapshots")
+    _put_in_force(data, models[0])
+    pipeline.make_snapshots(HERE, lake, store=store)
+    for model in models[1:]:
+        pipeline.make_snapshots(HERE, lake, model=model)
+    compact(HERE, lake)
+    assert _shown(lake) == {1}, "a compaction drops older candidates, and not what is in force"
+    _remove(lake, 1)  # as a fold from nothing begins
+    _refused(lake, models[0], "no snapshots of model version 1")
+    pipeline.make_snapshots(HERE, lake, model=models[0], partitions="room-007")
+    _refused(lake, models[0], "of some partitions only", named=False)
+    named = LakeTableRead.now(lake, "states", ("partition",), names=("room-007",)).reader()
+    assert sum(batch.num_rows for part in named.partitions() for batch in named.read(part)) == 1
+
+
+def test_a_model_of_another_log_is_not_taken(lake: Lake, tmp_path: Path) -> None:
+    here, other = tmp_path / "here", tmp_path / "other"
+    make_store(here, 60)
+    make_store(other, 30, seed=9)
+    model = ShippedModel.of(load_model(write_model(tmp_path / "model", 9)))
+    _put_in_force(other, model)
+    export(HERE, sqlite_uri(here), lake)
+    fold = next(
+        stage for stage in stages(HERE, sqlite_uri(other), lake, ServiceOptions()) if stage.name == "snapshot"
+    )
+    for work in (fold.work, lambda: pipeline.make_snapshots(HERE, lake, store=other)):
+        with pytest.raises(LakeError, match="another log"):
+            work()
+    assert lake.find(SNAPSHOTS) is None
+
+
 def test_the_service_records_the_model_in_force(lake: Lake, tmp_path: Path) -> None:
     data, store = tmp_path / "data", sqlite_uri(tmp_path / "data")
     make_store(data, 60)
@@ -79,6 +128,15 @@ def _shown(lake: Lake) -> set[int]:
     rows = table_rows(lake, "states").read_all()
     assert set(rows.column("model_version").to_pylist()) == {found}
     return {found}
+
+
+def _refused(lake: Lake, model: ShippedModel, why: str, *, named: bool = True) -> None:
+    """For all partitions, and for named ones."""
+    for names in (None, ("room-007",)) if named else (None,):
+        with pytest.raises(PipelineError, match=why):
+            LakeTableRead.now(lake, "items", ("id",), names=names).reader().partitions()
+    with pytest.raises(PipelineError, match=why):
+        pipeline.snapshots(HERE, lake, model=model)
 
 
 def _put_in_force(data: Path, model: ShippedModel) -> None:

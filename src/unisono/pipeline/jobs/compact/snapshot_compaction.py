@@ -3,7 +3,7 @@
 The newest state always stays. Of the others, the oldest stays in each range of ages from 4^k to 4^(k+1) events before
 the newest. So a state of the past needs a replay of a bounded multiple of the events between, and a partition has
 about as many rows as its age has digits. Generations of similar size are joined, as runs of events are. Snapshots of
-the two model versions that reach furthest stay.
+the two model versions that reach furthest stay, and those of the version that the lake's tables show.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
 from unisono.lake.write import UNBUCKETED, DataFile, release_arrow_memory
 from unisono.pipeline.errors import Mismatch
+from unisono.pipeline.jobs.snapshot.in_force import noted_version
 from unisono.pipeline.spark.executors import run_on_executors, tasks_worthwhile
 from unisono.pipeline.task_planning import by_name
 
@@ -139,7 +140,7 @@ def join(job: SnapshotCompactionTask) -> SnapshotCompactionResult:
 
 
 def _outdated(table: Table) -> list[DataFile]:
-    old = _versions(table)[:-VERSIONS_KEPT]
+    old = set(_versions(table)[:-VERSIONS_KEPT]) - {noted_version(table)}
     return [file for file in table.files() if file.model_version in old]
 
 

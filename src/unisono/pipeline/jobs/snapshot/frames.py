@@ -45,13 +45,13 @@ class _BucketTask(msgspec.Struct, frozen=True):
 def newest_snapshots(spark: SparkSession, lake: Lake, model: ShippedModel) -> DataFrame:
     """The newest snapshot of each partition, in the columns of SNAPSHOTS_SCHEMA; `created_at` in milliseconds.
 
-    None before any were made; PipelineError when there are only those of other models, or of some partitions.
+    PipelineError when there are none, only those of other models, or of some partitions.
     """
     folded_to(lake, model)  # refuses snapshots of another content of the same version
     table, head = lake.find(SNAPSHOTS), lake.head()
     if table is not None:
         require_model_version(table.readable_files(), model.version)
-        require_all_folded(table, model.version)
+    require_all_folded(table, model.version, head)
     buckets = [] if table is None else list(by_bucket(table, model.version))
     tasks = [
         _BucketTask(lake.storage, subset, tuple(files), model.version, head) for subset, files in buckets
@@ -70,15 +70,25 @@ def require_model_version(files: Sequence[DataFile], version: int) -> None:
         )
 
 
-def require_all_folded(table: Table, version: int) -> None:
+def require_all_folded(table: Table | None, version: int, upto: int) -> None:
     """Refuse the snapshots of a model version that may be of some partitions only: a first fold did not reach its
-    end, an erasure removed some, or only named ones were folded.
+    end, an erasure removed some, or only named ones were folded. And refuse to show none of events up to `upto`.
     """
-    if files_of(table.readable_files(), version) and not table.folded_upto(version):
+    require_some_folded(table, version, upto)
+    if upto and table is not None and not table.folded_upto(version):
         raise PipelineError(
             f"the lake's snapshots of model version {version} are of some partitions only: `unisono lake snapshot` "
             "folds the others, and the option partitions reads those that it names"
         )
+
+
+def require_some_folded(table: Table | None, version: int, upto: int) -> None:
+    """Refuse to show no state at all of events up to `upto`: nothing was folded, or a new fold has only begun."""
+    if not upto or (table is not None and table.folded_upto(version)):
+        return
+    if table is None or not files_of(table.readable_files(), version):
+        which = f" of model version {version}" if version else ""
+        raise PipelineError(f"the lake has no snapshots{which}: `unisono lake snapshot` folds its events")
 
 
 def _newest(task: _BucketTask) -> Iterator[pa.RecordBatch]:

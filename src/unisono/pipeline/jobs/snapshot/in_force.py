@@ -30,7 +30,10 @@ def record_in_force(lake: Lake, model_version: int) -> None:
 
 
 def shown_version(table: Table, files: Sequence[DataFile]) -> int:
-    """The noted version; the highest that has snapshots where none is noted, or its snapshots are gone."""
-    versions = {file.model_version or 0 for file in files}
-    noted = table.read_note(IN_FORCE)
-    return noted if noted is not None and noted in versions else max(versions, default=0)
+    """The noted version, also while its snapshots are gone; the highest that has snapshots where none is noted."""
+    noted = noted_version(table)
+    return max((file.model_version or 0 for file in files), default=0) if noted is None else noted
+
+
+def noted_version(table: Table) -> int | None:
+    return table.read_note(IN_FORCE)
