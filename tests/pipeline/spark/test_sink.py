@@ -30,7 +30,8 @@ from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.pipeline.spark.executors import parallelism
 from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.sinking.answers import SinkTarget
-from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed, ExchangeRefused
+from unisono.pipeline.spark.sinking.connection import ExchangeRefused
+from unisono.pipeline.spark.sinking.exchange import Exchange, ExchangeFailed
 from unisono.pipeline.spark.sinking.items import SinkItem, to_items
 from unisono.pipeline.spark.sinking.tokens import Tokens
 from unisono.protocol.codec import encode
@@ -368,6 +369,13 @@ def test_a_server_that_will_not_have_us(server: Server) -> None:
     """Its no to `connect` is not taken for a yes."""
     error = encode("error", "s1", 0, b'{"code":"bad_request","message":"not like this"}')
     with answering(error) as url, pytest.raises(ExchangeRefused, match="bad_request: not like this"):
+        exchange(server, url=url).__enter__()
+
+
+def test_an_address_without_a_server_is_refused_at_once(server: Server) -> None:
+    """A wrong path would be tried for a minute, by each try of the task."""
+    url = server.url.removesuffix("/sync")
+    with pytest.raises(ExchangeRefused, match=r"HTTP 404: there is no Unisono server at this path; its own is"):
         exchange(server, url=url).__enter__()
 
 

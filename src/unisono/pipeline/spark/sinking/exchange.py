@@ -16,13 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NoReturn, Self, TypeVar
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
-from websockets.sync.client import connect as open_socket
 
 from unisono.pipeline.clock import now_ms
-from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.spark.sinking.answers import Rejection, SinkTarget
+from unisono.pipeline.spark.sinking.connection import (
+    ANSWER_S,
+    ConnectionLost,
+    ExchangeRefused,
+    open_connection,
+)
 from unisono.pipeline.spark.sinking.items import SinkItem, encoded
 from unisono.pipeline.spark.sinking.tokens import SinkTokenSource
 from unisono.protocol.client_codec import (
@@ -45,9 +49,6 @@ from unisono.vocabulary import FieldError
 HEARTBEAT_S: Final = 10.0
 """A third of the server's default window; rows may come slowly."""
 
-ANSWER_S: Final = 30.0
-"""A connection without any message for so long counts as lost."""
-
 MESSAGE_BYTES: Final = 1 << 20
 IN_FLIGHT_DRAFTS: Final = 100
 """Limits of a server that names none (LIM-01, LIM-03)."""
@@ -55,23 +56,12 @@ IN_FLIGHT_DRAFTS: Final = 100
 BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Between tries to reach a server; the last one repeats."""
 
-FRAMES_MAX: Final = 1024
-"""Messages the socket reads ahead while rows come slowly: heartbeats for hours."""
-
 RATE_LIMITED_WAIT_MIN_S: Final = 0.02
 """Before a request that was `rate_limited` is sent again."""
 
 
-class ExchangeRefused(PipelineError):
-    """The server refuses this client; a retry would fail too."""
-
-
 class ExchangeFailed(Exception):
     """The server is unreachable, or another connection replaced this one; a retry of the task may succeed."""
-
-
-class _Lost(Exception):
-    """The connection is lost; a new one may succeed."""
 
 
 class _Request:
@@ -99,6 +89,7 @@ class Exchange:
         self._source = source
         self._socket: ClientConnection | None = None
         self._resources = ExitStack()
+        self._known = False
         self._limits = Limits()
         self._depth = target.in_flight
         self._window: deque[_Request] = deque()
@@ -113,7 +104,7 @@ class Exchange:
     def __enter__(self) -> Self:
         try:
             self._connect()
-        except _Lost as lost:
+        except ConnectionLost as lost:
             self._reconnect(lost)
         self._unanswered = None
         self._heart.start()
@@ -122,7 +113,7 @@ class Exchange:
     def __exit__(self, kind: object, *_: object) -> None:
         self._done.set()
         if kind is None:
-            with suppress(_Lost, ExchangeFailed, ExchangeRefused):
+            with suppress(ConnectionLost, ExchangeFailed, ExchangeRefused):
                 self._put("disconnect", b"{}")
         self._close()
         self._heart.join()
@@ -139,7 +130,7 @@ class Exchange:
             self._window.append(request)
             try:
                 self._send(request.items)
-            except _Lost as lost:
+            except ConnectionLost as lost:
                 self._reconnect(lost)
         yield from self._finish()
 
@@ -264,10 +255,10 @@ class Exchange:
         while True:
             try:
                 return step()
-            except _Lost as lost:
+            except ConnectionLost as lost:
                 self._reconnect(lost)
 
-    def _reconnect(self, lost: _Lost) -> None:
+    def _reconnect(self, lost: ConnectionLost) -> None:
         """Connect again, and send again what is unanswered."""
         why = lost
         while True:
@@ -275,12 +266,12 @@ class Exchange:
             try:
                 self._connect()
                 self._resend()
-            except _Lost as again:
+            except ConnectionLost as again:
                 why = again
             else:
                 return
 
-    def _back_off(self, lost: _Lost) -> None:
+    def _back_off(self, lost: ConnectionLost) -> None:
         """Wait before the next connection; raises when none had an answer for too long."""
         now = time.monotonic()
         since, tries = self._unanswered or (now, 0)
@@ -300,29 +291,14 @@ class Exchange:
 
     def _connect(self) -> None:
         self._close()
-        try:
-            self._socket = self._resources.enter_context(
-                open_socket(
-                    self._target.url,
-                    open_timeout=ANSWER_S,
-                    close_timeout=1.0,
-                    max_size=None,
-                    max_queue=FRAMES_MAX,
-                    compression=None,
-                    proxy=None,
-                    ping_interval=None,
-                )
-            )
-        except InvalidURI as error:
-            raise ExchangeRefused(str(error)) from error
-        except (OSError, TimeoutError, InvalidHandshake, ConnectionClosed) as error:
-            raise _Lost(str(error)) from error
+        socket = open_connection(self._target.url, known=self._known)
+        self._socket = self._resources.enter_context(socket)
         token = self._source.token()
         self._put("connect", plain_connect_payload(token.text, token.client_id, [self._target.profile]))
         answer = self._next(Connected)
         if isinstance(answer, ErrorMessage):
             raise ExchangeRefused(f"{answer.code}: {answer.message}")
-        self._limits = answer.limits or Limits()
+        self._limits, self._known = answer.limits or Limits(), True
 
     def _close(self) -> None:
         self._socket = None
@@ -333,7 +309,7 @@ class Exchange:
 
     def _put(self, kind: str, payload: bytes) -> None:
         if self._socket is None:
-            raise _Lost("not connected")
+            raise ConnectionLost("not connected")
         try:
             self._socket.send(self._message(kind, payload), text=True)
         except ConnectionClosed as closed:
@@ -353,14 +329,14 @@ class Exchange:
     def _next(self, kind: type[M]) -> M | ErrorMessage:
         """The next message of this kind, or the next error; others are ignored."""
         if self._socket is None:
-            raise _Lost("not connected")
+            raise ConnectionLost("not connected")
         while True:
             try:
                 message = decode(self._socket.recv(timeout=ANSWER_S))
             except ConnectionClosed as closed:
                 self._explain(closed)
             except TimeoutError:
-                raise _Lost(f"no answer for {ANSWER_S:.0f} s") from None
+                raise ConnectionLost(f"no answer for {ANSWER_S:.0f} s") from None
             except BadMessage as error:
                 raise ExchangeFailed(str(error)) from error
             if isinstance(message, ErrorMessage):
@@ -373,7 +349,7 @@ class Exchange:
         if error.code in ("rate_limited", "bad_request"):
             return error
         if error.code == "server_error" or (error.code == "auth_failed" and self._renewable()):
-            raise _Lost(f"{error.code}: {error.message}")
+            raise ConnectionLost(f"{error.code}: {error.message}")
         raise ExchangeRefused(f"{error.code}: {error.message}")
 
     def _renewable(self) -> bool:
@@ -387,7 +363,9 @@ class Exchange:
                 f"another connection of client {self._source.client_id!r} replaced this one: give every write a "
                 "client of its own"
             ) from closed
-        raise _Lost(f"closed: {frame.code} {frame.reason}" if frame else "the connection broke") from closed
+        raise ConnectionLost(
+            f"closed: {frame.code} {frame.reason}" if frame else "the connection broke"
+        ) from closed
 
     def _beat(self) -> None:
         while not self._done.wait(HEARTBEAT_S):
