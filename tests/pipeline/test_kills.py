@@ -218,7 +218,7 @@ def test_revalidation(made: Made, tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_the_driver_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     """Between two of its micro-batches or in one: the next driver goes on, and nothing is committed twice."""
-    rows = spark.range(600, numPartitions=6).selectExpr(
+    rows = spark.range(400, numPartitions=4).selectExpr(
         "concat('streamed-', id) AS id",
         "array(concat('room-', id % 7)) AS partitions",
         "'note.added' AS schema",
@@ -241,12 +241,12 @@ def test_the_driver_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
         first = driver()
         assert wait_until(lambda: len(list(checkpoint.glob("commits/[0-9]*"))) >= 2, first)
         assert kill(first)
-        assert 0 < len(read_store(server.data)) < 600
+        assert 0 < len(read_store(server.data)) < 400
         second = driver()
         _, said = second.communicate(timeout=120)
         assert second.returncode == 0, said
         found = Counter(record.id for record in read_store(server.data))
-    assert found == Counter(f"streamed-{number}" for number in range(600))
+    assert found == Counter(f"streamed-{number}" for number in range(400))
 
 
 def test_a_copy_beside_an_optimize(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
