@@ -166,6 +166,9 @@ class _Work:
         self._discard_those_of_another(identity, log.head())
         for _ in range(MOVED_MAX):
             self._decide(log.head(), identity)
+            if self._manifest.log != identity:  # judged with an empty log, or before there was one
+                self._manifest.log = identity
+                self._staging.keep(self._manifest)
             try:
                 return self._load(log)
             except LogMovedOn as moved:
@@ -205,7 +208,7 @@ class _Work:
         if manifest.stage != DECIDED:
             return
         certain = self._staging.loaded() if self._plan.full else 0
-        if (manifest.base and manifest.log != log) or head < manifest.base + certain:
+        if ((manifest.base or certain) and manifest.log != log) or head < manifest.base + certain:
             self._notify("the rows were judged against another log: judging again")
             self._discard_decisions()
 

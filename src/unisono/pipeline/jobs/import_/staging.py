@@ -53,7 +53,8 @@ class ImportRequest(msgspec.Struct, frozen=True):
 
 class ImportProgress(msgspec.Struct):
     """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged, and
-    `log` which one it was (empty where there was none); `rejects` the table that has the rejected rows.
+    `log` which one it was (empty where there was none), or into which rows are loaded; `rejects` the table that has
+    the rejected rows.
     """
 
     key: str
