@@ -27,7 +27,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.sources import SourceFile
 from unisono.store.sqlite.files import sync_directory
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """Version of the staged files; another version is another import."""
 
 READ, DECIDED = "read", "decided"
