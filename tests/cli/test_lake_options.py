@@ -17,6 +17,7 @@ from tests.commands import unisono
         (("import", "a.jsonl", "--store", ""), "it is empty"),
         (("import", "a.jsonl", "--data", ""), "it is empty"),
         (("export", "--data", "", "--lake", "lake"), "it is empty"),
+        (("export", "--data", "//no/where", "--lake", "lake"), "unisono: /no/where holds no log"),
         (("retain", "--lake", "lake", "--keep", "999999999999999999d"), "too long: 365000d is the most"),
         (("report", "--lake", "lake", "--out", "out", "--since", "9" * 400 + "d"), "365000d is the most"),
         (("run", "--lake", "lake", "--keep", "365001d"), "365000d is the most"),

@@ -35,8 +35,12 @@ def test_uris_mean_the_same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path
     expected = f"sqlite:{tmp_path}/data"
     for text in ("data", "sqlite:data", f"sqlite://{tmp_path}/data", str(tmp_path / "data"), "./data/"):
         assert normal_uri(text) == expected
+    for text in (f"/{tmp_path}/data", f"sqlite:////{tmp_path}/data", sqlite_uri(Path(f"/{tmp_path}/data"))):
+        assert normal_uri(text) == expected, "two slashes at the start of a path mean one"
+    with pytest.raises(NoSuchStore, match=r"use sqlite:/srv/x or sqlite:srv/x"):
+        normal_uri("sqlite://srv/x")
     assert normal_uri("postgresql://h/db") == "postgresql://h/db"
-    for text in ("mysql://user:secret@h/db", "sqlite:", ""):
+    for text in ("mysql://user:secret@h/db", "sqlite:", "sqlite://", ""):
         with pytest.raises(NoSuchStore) as caught:
             normal_uri(text)
         assert "secret" not in str(caught.value)

@@ -58,21 +58,23 @@ def readers_at_once(store: str) -> int | None:
 
 def sqlite_uri(directory: Path) -> str:
     """The URI of an embedded log, valid in any working directory (symbolic links stay)."""
-    return f"{SQLITE}{os.path.abspath(directory)}"  # noqa: PTH100
+    path = os.path.abspath(directory)  # noqa: PTH100
+    return f"{SQLITE}/{path.lstrip('/')}"  # of two slashes at the start, abspath leaves both
 
 
 def normal_uri(store: str | os.PathLike[str]) -> str:
-    """`store` as an absolute URI; a bare path is an embedded log."""
+    """`store` as an absolute URI; a bare path is an embedded log, and so is `sqlite:///DIRECTORY`."""
     store = os.fspath(store)
     if store.startswith(POSTGRES):
         return store
     path = store.removeprefix(SQLITE)
-    if path.startswith("//"):
-        path = path[2:]
-    elif not store.startswith(SQLITE) and "://" in store:
+    if "://" in store and not store.startswith(SQLITE):
         raise NoSuchStore(f"{hide_credentials(store)} is not a store: use sqlite:DIRECTORY or postgresql://…")
-    if not path:
+    if path in ("", "//"):
         raise NoSuchStore("the store is missing: use sqlite:DIRECTORY or postgresql://…")
+    if store.startswith(f"{SQLITE}//") and not path.startswith("///"):
+        named = path.lstrip("/")
+        raise NoSuchStore(f"{store} may mean two directories: use sqlite:/{named} or sqlite:{named}")
     return sqlite_uri(Path(path))
 
 

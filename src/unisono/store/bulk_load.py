@@ -34,7 +34,8 @@ class LogMovedOn(Exception):
 
 
 class UnnumberedEvent(msgspec.Struct, frozen=True):
-    """An event without a committed id. `time`: when its source committed it, None if unknown."""
+    """An event without a committed id. `time`: when its source committed it, None if unknown. `committed_at`: the
+    time with which it was judged, None where no rule reads it."""
 
     id: str
     client_id: str
@@ -43,6 +44,7 @@ class UnnumberedEvent(msgspec.Struct, frozen=True):
     hash: bytes
     time: int | None
     author: str = ""
+    committed_at: int | None = None
 
 
 class LoadProgress(msgspec.Struct):
@@ -56,6 +58,12 @@ class LoadProgress(msgspec.Struct):
 
 Concerns = Callable[[Sequence[Record]], bool]
 """Whether records of other writers are in a partition of the load."""
+
+
+def earliest_time(last_ms: int, first_ms: int, now_ms: int) -> int:
+    """The time before which no row of a load is stored. An event of the log that is dated in the future by a wrong
+    clock does not move the times of loaded rows."""
+    return max(1, min(last_ms, now_ms), min(first_ms, now_ms))
 
 
 class Loader:
@@ -74,8 +82,7 @@ class Loader:
         self._base = base
         self._concerns = concerns
         self._now_ms = now_ms
-        # An event dated in the future by a wrong clock does not move the times of loaded rows.
-        self._time = max(1, min(log.last_status_updated_at(), now_ms), min(first_ms, now_ms))
+        self._time = earliest_time(log.last_status_updated_at(), first_ms, now_ms)
         self.progress = LoadProgress(rows)
 
     def add(self, group: Sequence[UnnumberedEvent]) -> int:
@@ -86,10 +93,10 @@ class Loader:
             self.progress.foreign += len(opening.foreign)
             if self._concerns is not None and missing:
                 self._require_unmoved(concerned, opening, group, missing)
+            records = [self._record(opening.head + place, row) for place, row in enumerate(missing, 1)]
         except BaseException:
             self._log.abandon()
             raise
-        records = [self._record(opening.head + place, row) for place, row in enumerate(missing, 1)]
         self._log.commit(records)
         self._log.maintain()
         self.progress.rows += len(group)
@@ -131,9 +138,11 @@ class Loader:
 
     def _record(self, committed_id: int, row: UnnumberedEvent) -> Record:
         """With a time that is not before the previous one and not after the start of the load."""
-        wanted = self._time if row.time is None else row.time
+        wanted = row.committed_at or row.time or self._time
         self._time = max(self._time, min(wanted, self._now_ms))
-        self.progress.moved_times += self._time != wanted
+        if row.committed_at not in (None, self._time):
+            raise LogMovedOn(f"other events were committed after {row.committed_at}, the time of {row.id!r}")
+        self.progress.moved_times += row.time not in (None, self._time)
         return Record(
             committed_id, row.id, row.client_id, row.partitions, row.event, row.hash, self._time, row.author
         )

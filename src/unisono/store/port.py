@@ -226,6 +226,10 @@ class LogReader(Protocol):
         """
         ...
 
+    def last_status_updated_at(self) -> int:
+        """The time of the newest event ever committed, 0 before the first (see CLOCK_SKEW_MAX_MS)."""
+        ...
+
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         """The last event, `upto` at most, up to which all events in the log are older than `time_ms`.
 
@@ -277,10 +281,6 @@ class CommitLog(LogReader, Protocol):
 
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         """Store snapshots, outside any group, replacing older ones of the same partition."""
-        ...
-
-    def last_status_updated_at(self) -> int:
-        """The time of the newest event ever committed, 0 before the first (see CLOCK_SKEW_MAX_MS)."""
         ...
 
     def revoke(self, revocation: Revocation, now_ms: int) -> None:

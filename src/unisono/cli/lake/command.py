@@ -137,6 +137,17 @@ def data_option(help: str) -> Callable[[Command], Command]:
     return click.option("--data", metavar="DIR", type=_LogName(), help=help)
 
 
+def named_store(data: str | None, store: str | None) -> str | None:
+    """The log that --data or --store names; None for neither."""
+    if data is None:
+        return store
+    if store is not None:
+        raise click.UsageError("give --data or --store, not both")
+    from unisono.pipeline.open_log import sqlite_uri
+
+    return sqlite_uri(Path(data))
+
+
 def at_place(command: Command) -> Command:
     """Adds the options that every command has; the command gets them as one `LakeTarget`."""
 
@@ -151,10 +162,8 @@ def at_place(command: Command) -> Command:
         explain: bool,
         **rest: Any,
     ) -> None:
-        if data is not None and store is not None:
-            raise click.UsageError("give --data or --store, not both")
-        named = store if data is None else f"sqlite:{data}"
         with reporting(), explaining(explain):
+            named = named_store(data, store)
             command(LakeTarget(named, lake, storage_option, master, spark_conf, quiet), **rest)
 
     run.__name__ = command.__name__

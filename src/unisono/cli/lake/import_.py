@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from unisono.cli.lake.command import (
-    DATA,
     LakeTarget,
     _pairs,
     data_option,
     explain_option,
     explaining,
     master_option,
+    named_store,
     reporting,
     store_option,
     sum_up,
@@ -141,17 +141,14 @@ def import_(
       unisono lake import events.csv --data unisono-data --map id=uuid --map partition=room
       unisono lake import s3://bucket/old/ --store postgresql://db/unisono --storage-option aws_region=eu-central-1
     """
-    if data is not None and store is not None:
-        raise click.UsageError("give --data or --store, not both")
     if (fault := client_id_fault(client_id)) is not None:
         raise click.UsageError(f"--client-id {fault}")
-    named = store if data is None else f"sqlite:{data}"
-    place = LakeTarget(named or f"sqlite:{DATA}", "", {}, master, spark_conf, quiet)
     with reporting(), explaining(explain):
         from unisono.pipeline.jobs.import_.job import ImportPlan, run
         from unisono.pipeline.jobs.import_.sources import FIELDS, FieldMapping, find
         from unisono.store.bulk_load import GROUP_ROWS_MAX
 
+        place = LakeTarget(named_store(data, store), "", {}, master, spark_conf, quiet)
         unknown = sorted(set(mapped) - set(FIELDS))
         if unknown:
             raise click.UsageError(f"--map {unknown[0]}=…: fields are {', '.join(FIELDS)}")

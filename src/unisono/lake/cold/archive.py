@@ -283,6 +283,9 @@ class ArchivedReader(EncodedPages):
             since = end
         return records
 
+    def last_status_updated_at(self) -> int:
+        return self._log.last_status_updated_at()
+
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         return self._log.last_before(time_ms, now_ms, upto)
 

@@ -321,9 +321,6 @@ class PostgresLog(PostgresReader):
 
     # -- the rest ------------------------------------------------------------------------------------------
 
-    def last_status_updated_at(self) -> int:
-        return int(self.ask("last_status_updated_at")[0])
-
     def put_snapshots(self, snapshots: Sequence[Snapshot]) -> None:
         self._require(group=False)
         with self._doing("storing snapshots"):

@@ -230,6 +230,9 @@ class PostgresReader(EncodedPages):
             self._fail("scanning the log", error)
         return records
 
+    def last_status_updated_at(self) -> int:
+        return int(self.ask("last_status_updated_at")[0])
+
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         return int(self.ask("last_before", {"time": time_ms, "now": now_ms, "upto": upto})[0])
 

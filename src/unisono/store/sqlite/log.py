@@ -116,13 +116,6 @@ class SqliteLog(SqliteReader):
             self._indexes = self._read_indexes()
         return self._indexes
 
-    def last_status_updated_at(self) -> int:
-        self._check()
-        try:
-            return int(self._connection.execute(_SQL["last_status_updated_at"]).get)
-        except Exception as error:
-            self._fail("reading the head", error)
-
     @property
     def wal_bytes(self) -> int:
         """Size of the WAL after the last commit."""

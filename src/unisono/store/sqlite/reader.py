@@ -104,6 +104,13 @@ class SqliteReader(SqlitePages):
             self._fail("scanning the log", error)
         return records
 
+    def last_status_updated_at(self) -> int:
+        self._check()
+        try:
+            return int(self._connection.execute(_SQL["last_status_updated_at"]).get)
+        except READ_ERRORS as error:
+            self._fail("reading the head", error)
+
     def last_before(self, time_ms: int, now_ms: int, upto: int) -> int:
         self._check()
         try:

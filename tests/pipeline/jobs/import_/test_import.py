@@ -22,6 +22,7 @@ from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.import_.job import ImportPlan, run
 from unisono.pipeline.jobs.import_.result import ImportReport, JudgingSummary
 from unisono.pipeline.jobs.import_.sources import find
+from unisono.pipeline.jobs.import_.staging import Staging
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.protocol.canonical import canonical, content_hash
 from unisono.samples import sample_model
@@ -79,6 +80,10 @@ def put(id: str, target: str = "a", value: Any = 1, **more: Any) -> dict[str, An
 def push(id: str, item: str, partitions: list[str], **more: Any) -> dict[str, Any]:
     event = {"type": "treePush", "payload": {"target": "t", "value": {"id": item}}}
     return {"id": id, "partitions": partitions, "event": event, **more}
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.req("AUTH-10", "VAL-06")
@@ -260,6 +265,27 @@ def test_what_another_log_had_is_not_known(importing: Importing, tmp_path: Path)
             make_store(tmp_path / "data", others)
         assert importing(file).prepared.totals.accepted == 2
         assert [record.id for record in read_store(tmp_path / "data")[others:]] == ["one", "two"]
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["at once", "after a dry run"])
+def test_what_was_loaded_into_another_log_is_not_loaded(
+    importing: Importing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    """Killed when all rows were in a log that was empty before, and which is then replaced by another one."""
+    file = write(tmp_path / "a.jsonl", *map(put, "abcde"))
+    if prepared:
+        importing(file, dry_run=True)
+    with monkeypatch.context() as killed:
+        killed.setattr(Staging, "remove", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            importing(file)
+    assert len(read_store(tmp_path / "data")) == 5
+    shutil.rmtree(tmp_path / "data")
+    held = make_store(tmp_path / "data", 7)
+    report = importing(file)
+    assert report.loaded is not None
+    assert (report.loaded.committed, report.loaded.present, report.loaded.head) == (5, 0, 12)
+    assert [record.id for record in read_store(tmp_path / "data")] == [*(one.id for one in held), *"abcde"]
 
 
 def test_broken_off_while_loading(

@@ -54,6 +54,27 @@ def test_parquet_of_large_rows_is_read_few_at_a_time(tmp_path: Path) -> None:
     assert peak - before < 30_000_000
 
 
+@pytest.mark.parametrize("same", [False, True], ids=["different", "all the same, stored once"])
+def test_large_rows_of_parquet_where_the_mean_is_small(tmp_path: Path, same: bool) -> None:
+    """Sizes of a row group do not show that large rows stand together, or that one value stands for many."""
+    path = tmp_path / "a.parquet"
+    sizes = [10] * 20_000 + [1_000_000] * 160
+    large = "x" * 999_990
+    events = [f'{{"x":"{0 if same else n:010}{large if size > 10 else ""}"}}' for n, size in enumerate(sizes)]
+    ids = [str(n) for n in range(len(sizes))]
+    pq.write_table(pa.table({"id": ids, "event": events}), path, write_batch_size=1)
+    before = peak = pa.total_allocated_bytes()
+    count = 0
+    with pq.ParquetFile(path) as file:
+        for batch in tabular._batches(file, [0], ["id", "event"]):
+            peak = max(peak, pa.total_allocated_bytes())
+            assert batch.nbytes <= tabular.BATCH_BYTES
+            assert batch.column("id").to_pylist() == ids[count : count + batch.num_rows]
+            count += batch.num_rows
+    assert count == len(ids)
+    assert peak - before < 100_000_000
+
+
 def test_parquet_with_nested_values_and_moments(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table(

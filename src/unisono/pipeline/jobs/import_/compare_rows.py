@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from unisono.pipeline.job_model import ShippedModel
+from unisono.pipeline.jobs.import_.commit_times import CommitTimes, Times, read_times
 from unisono.pipeline.jobs.import_.outcomes import ACCEPTED, DUPLICATE, KNOWN, REJECTED
 from unisono.pipeline.jobs.import_.read_split import number_of, split_name
 from unisono.pipeline.jobs.import_.repeats import LAST, Repeats, read_repeats, split_and_row
@@ -30,7 +31,7 @@ Leaders = Mapping[int, int]
 class Deciding(msgspec.Struct, frozen=True):
     """What all tasks need. `base` is the log's head; 0 for an empty log. `order` is the column that rows are ordered
     by, before files and rows; None for none. `split_files` has the file of each split, `rows` is the folder of what
-    was read, and `repeats` that of rows with the id of another, in `repeat_files`."""
+    was read, and `repeats` that of rows with the id of another, in `repeat_files`. `times`: if a rule reads them."""
 
     store: str
     base: int
@@ -41,6 +42,7 @@ class Deciding(msgspec.Struct, frozen=True):
     rows: str
     repeats: str
     repeat_files: int
+    times: CommitTimes | None
 
 
 def compare(
@@ -56,10 +58,15 @@ def compare(
         with gc_paused():
             for split in splits:
                 repeats = read_repeats(deciding.repeats, deciding.repeat_files, split)
+                times = None
+                if deciding.times is not None:
+                    times = read_times(deciding.times.folder, deciding.repeat_files, split)
                 with pq.ParquetFile(Path(deciding.rows, f"{split_name(split)}.rows.parquet")) as file:
                     for group in range(file.num_row_groups):
                         for batch in file.read_row_group(group).to_batches():
-                            yield _Comparing(deciding, repeats, batch).compared(ids, leaders or {}, spread)
+                            yield _Comparing(deciding, repeats, times, batch).compared(
+                                ids, leaders or {}, spread
+                            )
     finally:
         if ids is not None:
             ids.close()
@@ -68,9 +75,10 @@ def compare(
 class _Comparing:
     """One batch of rows of a split."""
 
-    def __init__(self, deciding: Deciding, repeats: Repeats, batch: Any) -> None:
+    def __init__(self, deciding: Deciding, repeats: Repeats, times: Times | None, batch: Any) -> None:
         self._deciding = deciding
         self._repeats = repeats
+        self._times = times
         self._batch = batch
 
     def compared(self, ids: Ids | None, leaders: Leaders, spread: bool) -> Any:
@@ -79,6 +87,7 @@ class _Comparing:
         columns = {name: batch.column(name) for name in OUT.names if name in batch.schema.names}
         for name, values in zip(TOLD, zip(*outcomes, strict=True), strict=True):
             columns[name] = pa.array(values, pa.string())
+        columns["committed_at"] = self._committed_at()
         columns["key"] = (
             pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
             if order is None
@@ -101,6 +110,13 @@ class _Comparing:
         columns["place"] = pa.array(places, pa.int32())
         columns["rank"] = pa.nulls(len(rows), pa.int32())
         return pa.RecordBatch.from_arrays([columns[name].cast(kind) for name, kind in KINDS], schema=OUT)
+
+    def _committed_at(self) -> Any:
+        """When each row is going to be committed; null where no rule reads it."""
+        if self._times is None:
+            return pa.nulls(self._batch.num_rows, pa.int64())
+        rows, times = self._batch.column("row").to_pylist(), self._batch.column("time").to_pylist()
+        return pa.array(map(self._times.get, rows, times), pa.int64())
 
     def _outcomes(self, ids: Ids | None) -> list[tuple[str, str | None, str, str]]:
         names = ("row", "id", "hash", "committed_id")

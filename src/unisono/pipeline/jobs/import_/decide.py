@@ -49,8 +49,8 @@ ROW_GROUP_BYTES: Final = 16 << 20
 
 DECIDED: Final = (
     "file INT, row BIGINT, id STRING, client_id STRING, partitions ARRAY<STRING>, event STRING, hash BINARY, "
-    "time BIGINT, author STRING, key BIGINT, number BIGINT, place INT, outcome STRING, reason STRING, field STRING, "
-    "message STRING, rank INT"
+    "time BIGINT, author STRING, committed_at BIGINT, key BIGINT, number BIGINT, place INT, outcome STRING, "
+    "reason STRING, field STRING, message STRING, rank INT"
 )
 """The columns of a decided row for Spark; see `verdicts.OUT`."""
 
@@ -105,7 +105,7 @@ def in_order(decided: DataFrame, count: int) -> DataFrame:
     accepted = decided.where(f"outcome = '{ACCEPTED}' AND place = 0")
     files = -(-count // ROWS_PER_FILE)
     spread = accepted.repartitionByRange(files, *_SORTED) if files > 1 else accepted.coalesce(1)
-    columns = ("id", "client_id", "partitions", "event", "hash", "time", "author")
+    columns = ("id", "client_id", "partitions", "event", "hash", "time", "author", "committed_at")
     return spread.sortWithinPartitions(*_SORTED).select(*columns)
 
 

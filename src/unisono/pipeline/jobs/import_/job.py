@@ -153,19 +153,21 @@ class _Work:
         """A dry run: everything except loading; also beside a running server."""
         directory = sqlite_directory(self._plan.store)
         empty = directory is not None and not (directory / LOG_FILE).exists()
-        base = 0 if empty else extent(self._plan.store).head
-        log = "" if empty else self._identity()
+        base, log, last_ms = (0, "", 0) if empty else self._end_of_log()
         if self._manifest.stage == DECIDED and self._manifest.base != base:
             self._discard_decisions()
         self._discard_those_of_another(log, base)
-        self._decide(base, log)
+        self._decide(base, log, last_ms)
 
     def load(self, log: CommitLog) -> LoadSummary:
         """Decide and load what is left."""
         identity = _name(log)
         self._discard_those_of_another(identity, log.head())
         for _ in range(MOVED_MAX):
-            self._decide(log.head(), identity)
+            self._decide(log.head(), identity, log.last_status_updated_at())
+            if self._manifest.log != identity:  # judged with an empty log, or before there was one
+                self._manifest.log = identity
+                self._staging.keep(self._manifest)
             try:
                 return self._load(log)
             except LogMovedOn as moved:
@@ -197,7 +199,7 @@ class _Work:
     def _discard_decisions(self) -> None:
         self._manifest.stage = READ
         self._staging.keep(self._manifest)
-        self._staging.clear("loaded.json", "staged", "decided", "repeats")
+        self._staging.clear("loaded.json", "staged", "decided", "repeats", "times")
 
     def _discard_those_of_another(self, log: str, head: int) -> None:
         """Rows that another log had, or this one before it was restored, are known no more."""
@@ -205,15 +207,17 @@ class _Work:
         if manifest.stage != DECIDED:
             return
         certain = self._staging.loaded() if self._plan.full else 0
-        if (manifest.base and manifest.log != log) or head < manifest.base + certain:
+        if ((manifest.base or certain) and manifest.log != log) or head < manifest.base + certain:
             self._notify("the rows were judged against another log: judging again")
             self._discard_decisions()
 
-    def _identity(self) -> str:
+    def _end_of_log(self) -> tuple[int, str, int]:
+        """Where the log ends, which one it is, and the time of its last event."""
+        head = extent(self._plan.store).head
         with closing(open_reader(self._plan.store)) as reader:
-            return _name(reader)
+            return head, _name(reader), reader.last_status_updated_at()
 
-    def _decide(self, base: int, log: str) -> None:
+    def _decide(self, base: int, log: str, last_ms: int) -> None:
         if self._manifest.stage == DECIDED:
             if self._manifest.rejects == self._plan.rejects:
                 return
@@ -224,12 +228,12 @@ class _Work:
             require_visible(spark, self._plan.store)
         summaries = self._read(spark)
         self._manifest.base, self._manifest.log = base, log
-        prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries)
+        first = [summary.first_ms for summary in summaries if summary.first_ms is not None]
+        self._manifest.first_ms = min(first, default=self._manifest.began_ms)
+        prepared = preparing.prepare(spark, self._plan, self._staging, self._manifest, summaries, last_ms)
         prepared.seconds = time.monotonic() - began
         self._manifest.accepted = prepared.totals.accepted
         self._manifest.rejects = self._plan.rejects
-        first = [summary.first_ms for summary in summaries if summary.first_ms is not None]
-        self._manifest.first_ms = min(first, default=self._manifest.began_ms)
         self._manifest.summary = msgspec.Raw(msgspec.json.encode(prepared))
         self._manifest.stage = DECIDED
         self._staging.keep(self._manifest)
@@ -357,7 +361,7 @@ def _read_staged(
                     continue
                 columns = [column.to_pylist() for column in batch.slice(skip).columns]
                 skip = 0
-                for id, client_id, partitions, event, hash, moment, author in zip(*columns, strict=True):
+                for id, client_id, partitions, event, hash, moment, author, at in zip(*columns, strict=True):
                     yield PreparedRow(
-                        id, client_id, tuple(partitions), texts.text(event), hash, moment, author or ""
+                        id, client_id, tuple(partitions), texts.text(event), hash, moment, author or "", at
                     )

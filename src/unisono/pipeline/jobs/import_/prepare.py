@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from unisono.pipeline.errors import Mismatch
 from unisono.pipeline.jobs.import_ import rejects_table as rejects
+from unisono.pipeline.jobs.import_.commit_times import CommitTimes, settle_times
 from unisono.pipeline.jobs.import_.compare_rows import Deciding
 from unisono.pipeline.jobs.import_.decide import (
     ASSIGN,
@@ -37,6 +38,7 @@ from unisono.pipeline.jobs.import_.rounds import SETTLED, Settling, Unsettled, s
 from unisono.pipeline.jobs.import_.staging import ImportProgress, Staging
 from unisono.pipeline.jobs.import_.verdicts import decided_rows
 from unisono.pipeline.spark.plans import show_plan
+from unisono.store.bulk_load import earliest_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from unisono.pipeline.jobs.import_.job import ImportPlan
 
 REPEAT_FILES_MAX: Final = 256
-"""Files of repeated rows: a task reads the one that has its split."""
+"""Files of repeated rows, and of times: a task reads the one that has its split."""
 
 
 def prepare(
@@ -53,13 +55,21 @@ def prepare(
     staging: Staging,
     manifest: ImportProgress,
     summaries: list[Summary],
+    last_ms: int,
 ) -> ImportPreparation:
-    """Decide every row, stage the accepted ones in order and the rejected ones beside them."""
-    staging.clear("repeats", "decided", SETTLED, "staged", "loaded.json")
+    """Decide every row, stage the accepted ones in order and the rejected ones beside them.
+
+    `last_ms`: the time of the log's last event.
+    """
+    staging.clear("repeats", "times", "decided", SETTLED, "staged", "loaded.json")
     paths = tuple(source.path for source in plan.sources)
     ordered = any(summary.ordered for summary in summaries)
     order = "time" if plan.order == ASSIGN else "committed_id" if ordered else None
     folder = staging.path("rows")
+    times = None
+    if plan.full and plan.model.load().reads_commit_time:
+        earliest = earliest_time(last_ms, manifest.first_ms, manifest.began_ms)
+        times = CommitTimes(str(staging.path("times")), earliest, manifest.began_ms)
     deciding = Deciding(
         plan.store,
         manifest.base,
@@ -70,6 +80,7 @@ def prepare(
         str(folder),
         str(staging.path("repeats")),
         min(len(summaries), REPEAT_FILES_MAX),
+        times,
     )
     events = sum(summary.events for summary in summaries)
     judged = _decide(spark, plan, staging, deciding, events)
@@ -92,7 +103,7 @@ def prepare(
     if staged != totals.accepted:
         raise Mismatch(f"{totals.accepted} rows were accepted and {staged} staged: nothing was loaded")
     migrated = sum(summary.migrated for summary in summaries)
-    staging.clear("decided", SETTLED, "repeats")
+    staging.clear("decided", SETTLED, "repeats", "times")
     by_id = order == "committed_id"
     return ImportPreparation(totals, files, reasons, examples.by_reason(), migrated, by_id, judged, 0.0)
 
@@ -106,6 +117,8 @@ def _decide(
     links = [str(path) for path in sorted(folder.glob("*.links.parquet"))]
     shares = Shares.of(spark, len(deciding.split_files), events, judged=plan.full)
     find_repeats(spark, keys, deciding.order, Path(deciding.repeats), deciding.repeat_files)
+    if deciding.times is not None:
+        settle_times(spark, keys, deciding.order, deciding.repeats, deciding.times, deciding.repeat_files)
     decide(spark, deciding, shares, None, target)
     if not plan.full:
         return None

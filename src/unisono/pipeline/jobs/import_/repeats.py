@@ -7,7 +7,7 @@ number in one number, so sources are in the order of files and rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from struct import unpack
@@ -21,7 +21,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.spark.plans import show_plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LAST: Final = 2**62
 """Sorts behind every id and every time."""
@@ -76,25 +76,43 @@ def find_repeats(
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
-    key = F.lit(0).cast("bigint") if order is None else F.coalesce(F.col(order), F.lit(LAST))
     same_id = Window.partitionBy("id_high", "id_low").orderBy("key", "source")
-    frame = spark.read.parquet(*keys).withColumn("key", key).drop("committed_id", "time")
-    frame = frame.withColumn(
-        "first", F.first(F.struct("source", "content_high", "content_low")).over(same_id)
+    frame = (
+        keyed(spark, keys, order)
+        .drop("committed_id", "time")
+        .withColumn("first", F.first(F.struct("source", "content_high", "content_low")).over(same_id))
     )
     same = "first.content_high = content_high AND first.content_low = content_low AS same"
     frame = frame.where("first.source <> source").selectExpr("source", "first.source AS first", same)
+    write_by_split(frame, folder, files, "import.repeats")
+
+
+def keyed(spark: SparkSession, keys: Sequence[str], order: str | None) -> DataFrame:
+    """The rows of `keys` with a `key`, by which they are ordered before `source`: `order`, or all equal."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    key = F.lit(0).cast("bigint") if order is None else F.coalesce(F.col(order), F.lit(LAST))
+    return spark.read.parquet(*keys).withColumn("key", key)
+
+
+def write_by_split(frame: DataFrame, folder: Path, files: int, name: str) -> None:
+    """Write rows with a `source`, the splits modulo `files` each into the file of that number."""
+    from pyspark.sql import functions as F  # noqa: N812
+
     split = F.shiftright("source", ROW_BITS)
-    frame = frame.repartitionById(files, F.pmod(split, F.lit(files)).cast("int")).sortWithinPartitions(
-        "source"
-    )
-    show_plan("import.repeats", frame)
+    frame = frame.repartitionById(files, F.pmod(split, F.lit(files)).cast("int"))
+    frame = frame.sortWithinPartitions("source")
+    show_plan(name, frame)
     frame.write.parquet(str(folder))
 
 
 def read_repeats(folder: str, files: int, split: int) -> Repeats:
     """The repeats of one split; on an executor."""
-    found: Repeats = {}
+    return {row: (first, same) for row, first, same in rows_of_split(folder, files, split)}
+
+
+def rows_of_split(folder: str, files: int, split: int) -> Iterator[tuple[Any, ...]]:
+    """What `write_by_split` wrote of one split, each with its row number instead of its source."""
     number = split % files
     for path in Path(folder).glob(f"part-{number:05d}-*.parquet"):
         with pq.ParquetFile(path) as file:
@@ -108,6 +126,5 @@ def read_repeats(folder: str, files: int, split: int) -> Repeats:
                     )
                 from_split = pc.greater_equal(source, source_of(split, 0))
                 own = batch.filter(pc.and_(from_split, pc.less(source, source_of(split + 1, 0))))
-                for row, first, same in zip(*(column.to_pylist() for column in own.columns), strict=True):
-                    found[split_and_row(row)[1]] = first, same
-    return found
+                for place, *told in zip(*(column.to_pylist() for column in own.columns), strict=True):
+                    yield split_and_row(place)[1], *told

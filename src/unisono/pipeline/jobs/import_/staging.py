@@ -27,7 +27,7 @@ from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.import_.sources import SourceFile
 from unisono.store.sqlite.files import sync_directory
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """Version of the staged files; another version is another import."""
 
 READ, DECIDED = "read", "decided"
@@ -53,7 +53,8 @@ class ImportRequest(msgspec.Struct, frozen=True):
 
 class ImportProgress(msgspec.Struct):
     """How far an import is. `began_ms` is its time, for rows that have none; `base` the log's head when judged, and
-    `log` which one it was (empty where there was none); `rejects` the table that has the rejected rows.
+    `log` which one it was (empty where there was none), or into which rows are loaded; `rejects` the table that has
+    the rejected rows.
     """
 
     key: str

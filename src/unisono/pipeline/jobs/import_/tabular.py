@@ -34,9 +34,10 @@ from unisono.pipeline.jobs.import_.sources import (
 )
 from unisono.protocol.canonical import canonical
 
-BATCH_ROWS: Final = 1_000
+BATCH_ROWS: Final = 64
 BATCH_BYTES: Final = 8 << 20
-"""Rows and bytes of Parquet in memory as Python values at a time, by the mean size of a row group's rows."""
+"""Rows of Parquet read at a time, fewer where they are large on average, and bytes of them as Python values. A row
+group does not say where its large rows stand, so the number bounds what is read: 64 MiB of the largest events."""
 
 CELL_CHARACTERS_MAX: Final = 64 << 20
 """Characters of a CSV cell: a longer one is taken for a missing closing quote, and not kept in memory."""
@@ -100,7 +101,18 @@ def _batches(file: pq.ParquetFile, groups: Iterable[int], columns: list[str]) ->
     for group in groups:
         whole = file.metadata.row_group(group)
         rows = BATCH_BYTES * whole.num_rows // max(1, whole.total_byte_size)
-        yield from file.iter_batches(max(1, min(BATCH_ROWS, rows)), row_groups=[group], columns=columns)
+        for batch in file.iter_batches(max(1, min(BATCH_ROWS, rows)), row_groups=[group], columns=columns):
+            yield from _parts(batch)
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """A batch in parts of BATCH_BYTES, or of one row."""
+    if batch.num_rows == 1 or batch.nbytes <= BATCH_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half))
+    yield from _parts(batch.slice(half))
 
 
 def _records(batch: Any) -> Iterable[dict[str, Any] | RefusedRow]:

@@ -23,6 +23,7 @@ TOLD: Final = ("outcome", "reason", "field", "message")
 OUT: Final = pa.schema(
     [
         *(field for field in ROW_SCHEMA if field.name != "committed_id"),
+        pa.field("committed_at", pa.int64()),
         pa.field("key", pa.int64()),
         pa.field("number", pa.int64()),
         pa.field("place", pa.int32()),
@@ -30,8 +31,9 @@ OUT: Final = pa.schema(
         pa.field("rank", pa.int32()),
     ]
 )
-"""A decided row: of the event's partition at `place`, whose number is `number`, or of its component. The outcome of
-the event is that at place 0. `rank`: of the verdict of that partition, null where it takes the event."""
+"""A decided row, of the event's partition at `place`, whose number is `number`, or of its component. The outcome of
+the event is that at place 0. `rank`: of the verdict of that partition, null where it takes the event. `committed_at`:
+the time of the commit with which it is judged, null where no rule reads it."""
 
 _FEW_VALUES: Final = ["client_id", "author", *TOLD]
 """Columns in which values come often, so that a dictionary of them is worth its time."""
@@ -50,15 +52,15 @@ class BatchVerdicts:
         self._fields, self._messages = self._values("field"), self._values("message")
         self._ranks = self._values("rank")
         self.partitions, self.events = self._values("partitions"), self._values("event")
-        self._who = [self._values(name) for name in ("client_id", "author", "time")]
+        self._who = [self._values(name) for name in ("client_id", "author", "committed_at")]
 
     def _values(self, name: str) -> list[Any]:
         values: list[Any] = self._batch.column(name).to_pylist()
         return values
 
     def author(self, row: int) -> Authorship:
-        client, author, time = (values[row] for values in self._who)
-        return authorship_of(client, author, time or 0)
+        client, author, committed_at = (values[row] for values in self._who)
+        return authorship_of(client, author, committed_at or 0)
 
     def set(self, row: int, verdict: LocalVerdict | None, rank: int | None) -> None:
         """The verdict on a row, None where it is accepted; `rank` is that of its own partition's verdict."""
