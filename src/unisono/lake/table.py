@@ -320,7 +320,6 @@ class Table:
             now = Table.open(self.storage, self.name) or self
             if not foreign:
                 now.files()  # refuses a table that is not complete
-            now._add_columns()
             transactions = now._rewrite_transactions(old, dropped)
             try:
                 now._commit(adds, removes, transactions, notes)
@@ -357,7 +356,8 @@ class Table:
     ) -> None:
         """Files are removed by the version after this one, or not at all."""
         try:
-            self._add_columns()
+            if adds:
+                self._add_columns()
             self.delta.create_write_transaction(
                 [*adds, *removes],
                 "append",
@@ -386,14 +386,14 @@ class Table:
         self.storage.sync_commits(self.name, self.version)
 
     def _add_columns(self) -> None:
-        """Add columns that a table of an older version lacks; its files read as null there."""
-        schema = self.delta.schema()
-        known = {field.name for field in schema.fields}
-        missing = [
-            field for field in Schema.from_arrow(_SCHEMAS[self.name]).fields if field.name not in known
-        ]
+        """Add columns that a table of an older version lacks, where its files are read as null; CommitConflict when
+        another commit came first, because the caller's checks were of the version before it."""
+        known = {field.name for field in self.delta.schema().fields}
+        columns = Schema.from_arrow(_SCHEMAS[self.name]).fields
+        missing = [field for field in columns if field.name not in known]
         if missing:
             before = self.version
             self.delta.alter.add_columns(missing)
-            self.delta.update_incremental()
             self.storage.sync_commits(self.name, before)
+            if self.version != before + 1:
+                raise CommitConflict(f"another process committed to the table {self.name} first")
