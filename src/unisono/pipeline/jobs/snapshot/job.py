@@ -141,7 +141,8 @@ def by_bucket(table: Table, model_version: int) -> Iterator[tuple[PartitionSubse
 
 def _remove(lake: Lake, model_version: int) -> None:
     table = lake.find(SNAPSHOTS)
-    if table is not None and (own := _own(table, model_version)):
+    if table is not None:
+        own = _own(table, model_version)
         table.put_snapshots([], {model_version: 0}, {"removed": model_version}, old=own)
 
 
