@@ -352,6 +352,25 @@ def test_a_lake_from_before_there_were_authors_gets_the_column(
     pages.close()
 
 
+def test_what_came_before_the_column_is_not_added_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a program that does not know the column, after this one has looked where the table ends."""
+    lake = Lake.at(str(tmp_path / "old"))
+    with monkeypatch.context() as before:
+        known = LOG_SCHEMA.remove(LOG_SCHEMA.get_field_index("author"))
+        before.setitem(tables._SCHEMAS, LOG, known)
+        lake.make(buckets=4)
+        late = lake.table(LOG)
+        lake.table(LOG).append(written(lake, 0, 10), 0, 10, {})
+    with pytest.raises(CommitConflict, match="another process committed to the table log first"):
+        late.append(written(lake, 0, 10), 0, 10, {})
+    assert "author" in [field.name for field in lake.table(LOG).delta.schema().fields]
+    assert count(lake) == lake.head() == 10
+    lake.table(LOG).append(written(lake, 10, 20), 10, 20, {})
+    assert lake.view().head == 20
+
+
 def append_to_both(lake: Lake, batch: pa.RecordBatch, since: int, upto: int) -> list[DataFile]:
     """The files of `log`; those of both tables are committed."""
     files = write_runs(lake.storage, [batch], buckets=4, events_per_file=99).files

@@ -7,7 +7,7 @@ Delta application transactions make concurrent commits safe: of two commits with
 - `unisono.rewrite` counts commits that replace files. delta-rs lets two writers remove the same file, one of them an
   OPTIMIZE of another program, so such a commit is the version after one that has these files, or is not made;
 - `unisono.snapshot` counts commits of snapshots, and `unisono.snapshot.V` is how far every partition has been folded
-  under model version V;
+  under model version V, while there are snapshots of V;
 - `unisono.erase` counts records of erasures, so that each event is recorded once;
 - `unisono.rows` and `unisono.dropped` count the rows added and those removed by rewrites, so that missing rows are
   noticed. They change only in commits that carry one of the above.
@@ -179,8 +179,7 @@ class Table:
             )
 
     def files(self) -> list[DataFile]:
-        """The files of this version, by first committed_id; LakeUnusable when another program wrote one, or rows are
-        missing."""
+        """The files by first committed_id; LakeUnusable when another program wrote one, or rows are missing."""
         files, uri = self.listed_files(), self.storage.table(self.name)
         require_own(self.name, uri, files)
         require_all_rows(self.name, uri, files, self.head, self.rows)
@@ -262,8 +261,9 @@ class Table:
             raise CommitConflict(f"the table {self.name} ends at event {self.head}, not at {since}")
 
     def folded_upto(self, model_version: int) -> int:
-        """Up to which event every partition is folded under a model version; 0 when none is."""
-        return self.delta.transaction_version(f"{SNAPSHOT}.{model_version}") or 0
+        """Up to which event every partition is folded under a model version; 0 when none is, or none is left."""
+        left = any(file.model_version == model_version for file in self.listed_files())
+        return (self.delta.transaction_version(f"{SNAPSHOT}.{model_version}") or 0) if left else 0
 
     @property
     def snapshot_commits(self) -> int:
@@ -283,9 +283,12 @@ class Table:
 
         `folded`: model version → up to which event every partition is folded then. `counts`: notes, as in `append`.
         """
-        transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1)]
-        transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in folded.items()]
-        transactions += [self._rows_transaction(new), *self._note_transactions(counts)]
+        # Written as they count: the first new snapshot would revive the mark of those that another program removed.
+        versions = {file.model_version or 0 for file in new}
+        marks = {version: self.folded_upto(version) for version in versions} | dict(folded)
+        transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), self._rows_transaction(new)]
+        transactions += [Transaction(f"{SNAPSHOT}.{version}", upto) for version, upto in marks.items()]
+        transactions += self._note_transactions(counts)
         if old:
             transactions += self._rewrite_transactions(old, sum(file.rows for file in old))
         adds = [add_action(file, data_change=True) for file in new]
@@ -320,7 +323,6 @@ class Table:
             now = Table.open(self.storage, self.name) or self
             if not foreign:
                 now.files()  # refuses a table that is not complete
-            now._add_columns()
             transactions = now._rewrite_transactions(old, dropped)
             try:
                 now._commit(adds, removes, transactions, notes)
@@ -333,17 +335,14 @@ class Table:
     def clear_snapshots(self, notes: Mapping[str, Any]) -> None:
         """Remove all snapshots, also in files of other programs; every model version starts from 0 again."""
         old = self.listed_files()
-        versions = {file.model_version for file in old}
         transactions = [Transaction(SNAPSHOT, self.snapshot_commits + 1), Transaction(ROWS, self._dropped)]
-        transactions += [Transaction(f"{SNAPSHOT}.{version}", 0) for version in versions]
         transactions += self._rewrite_transactions(old, 0)
         self._commit([], remove_actions(old, data_change=True), transactions, notes)
 
     def _rewrite_transactions(self, old: Sequence[DataFile], dropped: int) -> list[Transaction]:
         """The transactions of a commit that removes these files and `dropped` rows; CommitConflict if one is gone."""
         present = {file.path for file in self.listed_files()}
-        gone = [file.path for file in old if file.path not in present]
-        if gone:
+        if gone := [file.path for file in old if file.path not in present]:
             raise CommitConflict(f"{gone[0]} is no longer in the table {self.name}")
         count = Transaction(REWRITE, (self.delta.transaction_version(REWRITE) or 0) + 1)
         return [count, Transaction(DROPPED, self._dropped + dropped)] if dropped else [count]
@@ -357,7 +356,8 @@ class Table:
     ) -> None:
         """Files are removed by the version after this one, or not at all."""
         try:
-            self._add_columns()
+            if adds:
+                self._add_columns()
             self.delta.create_write_transaction(
                 [*adds, *removes],
                 "append",
@@ -386,14 +386,14 @@ class Table:
         self.storage.sync_commits(self.name, self.version)
 
     def _add_columns(self) -> None:
-        """Add columns that a table of an older version lacks; its files read as null there."""
-        schema = self.delta.schema()
-        known = {field.name for field in schema.fields}
-        missing = [
-            field for field in Schema.from_arrow(_SCHEMAS[self.name]).fields if field.name not in known
-        ]
+        """Add columns that a table of an older version lacks, where its files are read as null; CommitConflict when
+        another commit came first, because the caller's checks were of the version before it."""
+        known = {field.name for field in self.delta.schema().fields}
+        columns = Schema.from_arrow(_SCHEMAS[self.name]).fields
+        missing = [field for field in columns if field.name not in known]
         if missing:
             before = self.version
             self.delta.alter.add_columns(missing)
-            self.delta.update_incremental()
             self.storage.sync_commits(self.name, before)
+            if self.version != before + 1:
+                raise CommitConflict(f"another process committed to the table {self.name} first")
