@@ -79,7 +79,7 @@ class ErasureCertificate(msgspec.Struct, frozen=True):
 
     def _content_sha256(self) -> str:
         content = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
-        if self.format == 1:
+        if self.format == 1 and self.signed_off_by is None:
             del content["signed_off_by"]
         return hashlib.sha256(canonical(content)).hexdigest()
 
