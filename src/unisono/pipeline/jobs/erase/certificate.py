@@ -139,7 +139,7 @@ def certify(
         proof.bytes,
         proof.pieces,
         proof.log_events,
-        len(proof.traces),
-        [trace.place.location for trace in proof.traces[:TRACES_MAX]],
+        len(proof.places),
+        proof.places[:TRACES_MAX],
         proof.holds,
     ).hashed()
