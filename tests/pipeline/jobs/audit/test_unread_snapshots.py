@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,8 @@ from unisono.pipeline.jobs.audit.job import AuditOptions, audit
 from unisono.pipeline.jobs.audit.result import AuditReport
 from unisono.pipeline.jobs.compact.foreign_files import rewrite_foreign_files
 from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.jobs.snapshot.publish import publish
+from unisono.pipeline.open_log import sqlite_uri
 
 EVENTS = 300
 OPEN = ShippedModel.open()
@@ -131,3 +135,23 @@ def test_events_without_statistics_of_which_some_are_lost(lake: Lake, sample: in
     assert "snapshot" not in kinds(report), report.text()
     assert {"statistics", "file"} < set(kinds(report))
     assert any("could not be read completely" in step.note for step in report.checked)
+
+
+@pytest.mark.req("DUR-07")
+@pytest.mark.parametrize("sample", [None, 40])
+def test_events_after_the_lake_that_the_log_cannot_give(
+    ready: Path, tmp_path: Path, sample: int | None
+) -> None:
+    """The log's snapshots go on to them, and no other check reads them."""
+    shutil.copytree(ready / "data", tmp_path / "data")
+    store, short = sqlite_uri(tmp_path / "data"), Lake.at(str(tmp_path / "short"))
+    publish(Lake.at(str(ready / "lake")), store, OPEN.version)
+    short.make(buckets=2)
+    export_to(short, tmp_path / "data", EVENTS // 2)
+    snapshot(HERE, short, OPEN)
+    assert audit(HERE, short, store, AuditOptions(sample)).sound
+    with closing(sqlite3.connect(tmp_path / "data" / "log.db")) as connection:
+        connection.execute("DROP TABLE event_partitions")
+    report = audit(HERE, short, store, AuditOptions(sample))
+    assert set(kinds(report)) == {"snapshot"}
+    assert all("events after 150 cannot be read" in finding.message for finding in report.findings)
