@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from unisono.lake.lake import Lake
@@ -24,19 +26,24 @@ def _travelled(item: Any) -> Any:
 
 
 class _Rows:
-    """A DataFrame of Arrow batches, as far as the pipeline uses one to run tasks."""
+    """A DataFrame of Arrow batches, as far as the pipeline uses one to run tasks; its partitions."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = batches
+    def __init__(self, *parts: Iterable[pa.RecordBatch]) -> None:
+        self._parts = parts
 
     def mapInArrow(self, work: Callable[[Any], Iterable[pa.RecordBatch]], _: str) -> _Rows:  # noqa: N802
-        return _Rows(_travelled(work)(iter(self._batches)))
+        return _Rows(*(_travelled(work)(iter(part)) for part in self._parts))
 
-    def repartitionById(self, _: int, __: str) -> _Rows:  # noqa: N802
-        return self
+    def repartitionById(self, _: int, name: str) -> _Rows:  # noqa: N802
+        batches = [batch for part in self._parts for batch in part]
+        numbers = sorted({number for batch in batches for number in batch.column(name).to_pylist()})
+        return _Rows(*([batch.filter(pc.field(name) == number) for batch in batches] for number in numbers))
 
     def collect(self) -> list[tuple[Any, ...]]:
-        return [tuple(row.values()) for batch in self._batches for row in batch.to_pylist()]
+        batches = [batch for part in self._parts for batch in part]
+        names = batches[0].schema.names if batches else []
+        row = namedtuple("Row", names)  # type: ignore[misc]
+        return [row(*values.values()) for batch in batches for values in batch.to_pylist()]
 
 
 class _Here:

@@ -339,6 +339,13 @@ class PostgresReader(EncodedPages):
             if len(rows) < SNAPSHOTS_READ_MAX:
                 return
 
+    def snapshots_in(self, partitions: Sequence[str]) -> Iterator[Snapshot]:
+        """All of these partitions, of any model, in short reads."""
+        for start in range(0, len(partitions), SNAPSHOTS_READ_MAX):
+            asked = Texts(map(escape, partitions[start : start + SNAPSHOTS_READ_MAX]))
+            for partition, *rest in self.list("snapshots_in", {"partitions": asked}):
+                yield Snapshot(unescape(partition), *rest)
+
     def ask(self, query: str, parameters: Parameters = None) -> Row:
         """The row of a named query that always has exactly one."""
         self._check()

@@ -48,6 +48,7 @@ def test_where_a_footer_is_damaged_the_other_buckets_are_replayed(
     options, tally = AuditOptions(sample), FindingTally(EVENTS)
     scope = make_scope(lake, lake.table(LOG), lake.table(BY_PARTITION), None, options, tally)
     outcome = AuditOutcome(scope)
+    outcome.at_fault.add(damaged.path)
     (step,) = replay_snapshots(HERE, scope, files, lake.table(SNAPSHOTS), sample, outcome, silent)
     assert "could not be read completely" in step.note
     assert f"{other.rows} events" in step.note

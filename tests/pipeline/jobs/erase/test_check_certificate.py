@@ -106,6 +106,8 @@ def test_a_certificate_of_the_first_format(erased: tuple[Lake, ErasureCertificat
     content = msgspec.json.decode(first.json())
     del content["signed_off_by"]
     assert check(msgspec.json.encode(content)).faults == []
+    content["signed_off_by"] = "Eve"
+    assert check(msgspec.json.encode(content)).faults == ["its content was changed: the hash is another"]
 
 
 def test_the_command(erased: tuple[Lake, ErasureCertificate], tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from unisono.model.authorship import authorship_of
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.compact.job import CompactionTask, join
 from unisono.pipeline.jobs.erase.erasure_table import erasures
-from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, SALT_BYTES, Pieces, pieces_of, sample, token
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, SALT_BYTES, Pieces, Sample, pieces_of, token
 from unisono.pipeline.jobs.erase.job import NothingFound, erase, plan
 from unisono.pipeline.jobs.erase.select import Selector
 from unisono.pipeline.jobs.erase.unproved import UnprovedErasure, save_unproved
@@ -322,8 +322,13 @@ def test_pieces() -> None:
     assert len(far.find(b"-" * (4 << 20) + b"0123456789abcdef")) == 1
     assert len(far.find(b"-" * ((4 << 20) - 9) + b"0123456789abcdef")) == 1, "where one window ends"
     texts = [canonical({"n": n, "text": canary(n)}) for n in range(1_000)]
-    assert len(sample(texts, 500, salt)) == 500
-    assert set(sample(texts, 100_000, salt)) == {
-        token(piece, salt) for text in texts for piece in pieces_of(text)
-    }
-    assert not any(CANARY.encode() in told for told in sample(texts, 1_000, salt))
+    every = [{token(piece, salt) for piece in pieces_of(text)} for text in texts]
+    for most in (500, 1_000, 2_500, 100_000):
+        some = Sample(most, salt)
+        for text in texts:
+            some.add(text)
+        tokens = some.tokens()
+        assert all(tokens & own for own in every), "some of each event"
+        assert len(tokens) <= max(most, len(texts))
+        assert some.whole == (tokens == set().union(*every)) == (most == 100_000)
+        assert not any(CANARY.encode() in told for told in tokens)

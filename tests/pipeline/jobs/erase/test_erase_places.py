@@ -28,17 +28,23 @@ from tests.pipeline.jobs.erase.test_check_certificate import KEYS, private_pem, 
 from tests.store.postgres.server import database, postgres  # noqa: F401 (fixtures)
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RUNS, read_rows
+from unisono.pipeline.clock import now_ms
 from unisono.pipeline.job_model import ShippedModel
 from unisono.pipeline.jobs.erase.all_files import lake_files
 from unisono.pipeline.jobs.erase.certificate import ErasureCertificate
 from unisono.pipeline.jobs.erase.check_certificate import check
-from unisono.pipeline.jobs.erase.erasure_table import erasures
+from unisono.pipeline.jobs.erase.erasure_table import erasures, recorded
+from unisono.pipeline.jobs.erase.fragments import Pieces
 from unisono.pipeline.jobs.erase.job import erase, plan
+from unisono.pipeline.jobs.erase.proof import CleanStates, prove_erased
+from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
 from unisono.pipeline.jobs.erase.unproved import load_unproved
 from unisono.pipeline.jobs.export.job import export
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.pipeline.maintain.embedded import open_maintainer
 from unisono.pipeline.open_log import open_reader, sqlite_uri
+from unisono.protocol.canonical import canonical
+from unisono.store.port import Snapshot
 from unisono.store.postgres.log import PostgresLog
 from unisono.store.sqlite.log import SqliteLog
 
@@ -174,6 +180,29 @@ def test_on_postgresql(spark: SparkSession, database: str, tmp_path: Path) -> No
         log.abandon()
     assert {id: told.hash for id, told in known.items()} == {record.id: record.hash for record in records}
     assert run_on(spark, database, lake).intact == 0
+
+
+def test_old_snapshots_in_postgresql_are_searched(database: str, tmp_path: Path) -> None:  # noqa: F811
+    """An erasure drops them; one that is there all the same is found, unless it was folded since."""
+    lake = Lake.at(str(tmp_path / "lake"))
+    lake.make(buckets=2)
+    with closing(PostgresLog.open(database, "node")) as log:
+        records = planted(append(log, 120))
+    before = now_ms()
+    planned = plan(HERE, database, lake, BY_CULPRIT)
+    done = erase(HERE, database, lake, planned)
+    assert done.proof.holds, done.proof.text()
+    pieces = Pieces(planned.selection.pieces, planned.selection.salt)
+    times, names = TombstoneTimes.of(recorded(lake)), frozenset(planned.selection.partitions)
+    said = records[0].partitions[0]
+    with closing(open_maintainer(database)) as maintainer:
+        for name, text in ((said, canary(40)), (records[1].partitions[0], "nothing"), ("beside", canary(40))):
+            state = canonical({"data": {}, "tree": {"title": text}})
+            maintainer.put_snapshots([Snapshot(name, 100, 7, state, before, "")])
+    proof = prove_erased(HERE, database, lake, times, pieces, CleanStates(names, before + 1), ())
+    assert (proof.holds, proof.log_states, proof.places) == (False, 1, ["the log's snapshots"])
+    assert "  the log: 1 snapshots" in proof.text()
+    assert prove_erased(HERE, database, lake, times, pieces, CleanStates(names, before), ()).holds
 
 
 @pytest.mark.soak

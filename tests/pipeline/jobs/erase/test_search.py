@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import os
 import random
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.lake.lakes import HERE, export_to
-from tests.pipeline.canaries import append, holders
-from tests.pipeline.history import make_store
+from tests.pipeline.canaries import CULPRIT, EVERY, append, canary, holders, plant
+from tests.pipeline.history import START_MS, make_store
 from tests.pipeline.jobs.erase.erasing import run
 from tests.pipeline.test_open_log import prune
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
+from unisono.lake.storage import LOG
 from unisono.pipeline.jobs.erase import search as searching
 from unisono.pipeline.jobs.erase import select
 from unisono.pipeline.jobs.erase.all_files import directory_files, lake_files
-from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, pieces_of, sample, token
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, Pieces, Sample, pieces_of, token
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes
-from unisono.pipeline.jobs.erase.search import search_files
+from unisono.pipeline.jobs.erase.search import Unseen, search_files
 from unisono.pipeline.open_log import open_reader, sqlite_uri
 from unisono.pipeline.spark.executors import run_on_executors
-from unisono.protocol.canonical import canonical
+from unisono.protocol.canonical import canonical, content_hash
+from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
 
 TEXT = "what was said".center(PIECE_BYTES, ".")
@@ -127,11 +131,79 @@ def test_few_pieces_of_an_event_are_not_those_that_all_events_have() -> None:
         canonical({"type": "event", "payload": {"schema": "note.added", "data": {"text": text}}})
         for text in said
     ]
-    found = sample(texts, 100, SALT)
-    assert len(set(found)) == 100
+    some = Sample(100, SALT)
+    for text in texts:
+        some.add(text)
+    found = some.tokens()
+    assert len(found) == 100
     common = set(pieces_of(texts[0])) & set(pieces_of(texts[1]))
     assert common
-    assert not set(found) & {token(piece, SALT) for piece in common}
+    assert not found & {token(piece, SALT) for piece in common}
+
+
+def test_an_event_in_much_text_is_found_wherever_else_it_is(tmp_path: Path) -> None:
+    """18 MB of one client in one file, and a copy of the end of a late event."""
+    data, lake, names = tmp_path / "data", Lake.at(str(tmp_path / "lake")), ("p",)
+    said = [random.Random(number).randbytes(8_000).hex() for number in range(1_101)]
+    with closing(SqliteLog.open(data)) as log:
+        log.begin([])
+        records = []
+        for number in range(1, 1_101):
+            body = canonical({"type": "event", "payload": {"schema": "long", "data": said[number]}})
+            hashed = content_hash(body, canonical(list(names)))
+            records.append(Record(number, f"e{number}", CULPRIT, names, body, hashed, START_MS + number))
+        log.commit(records)
+    export_to(lake, data)
+    (file,) = lake.table(LOG).files()
+    assert file.rows == 1_100
+    left = tmp_path / "lake" / "left behind"
+    left.write_text(said[1_090][-6_000:])
+    done = run(HERE, data, lake)
+    assert [trace.place.path for trace in done.proof.traces] == ["left behind"]
+    assert not done.certificate.complete
+
+
+def test_each_event_in_a_file_that_came_back_is_searched_for(tmp_path: Path) -> None:
+    """A file from before an erasure that was proved: nothing is known any more of what its events said."""
+    data, lake = tmp_path / "data", Lake.at(str(tmp_path / "lake"))
+    made = [plant(EVERY * number) for number in range(1, 1_101)]
+    records = [msgspec.structs.replace(record, committed_id=number) for number, record in enumerate(made, 1)]
+    with closing(SqliteLog.open(data)) as log:
+        log.begin([])
+        log.commit(records)
+    export_to(lake, data)
+    (file,) = lake.table(LOG).files()
+    place = Path(lake.storage.uri(LOG, file.path))
+    content = place.read_bytes()
+    assert run(HERE, data, lake).proof.holds
+    place.write_bytes(content)
+    left = tmp_path / "lake" / "left behind"
+    left.write_text(canary(EVERY * 1_051))
+    again = run(HERE, data, lake)
+    assert not place.exists()
+    assert again.intact == 0
+    assert [trace.place.path for trace in again.proof.traces] == ["left behind"]
+
+
+def test_few_texts_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file that another program packed into one row group."""
+    monkeypatch.setattr(searching, "BATCH_BYTES", 1 << 18, raising=False)
+    ids, texts = list(range(1, 161)), [random.Random(n).randbytes(10_000).hex() for n in range(160)]
+    path = tmp_path / LOG / "part.parquet"
+    path.parent.mkdir()
+    table = pa.table({"committed_id": pa.array(ids, pa.int64()), "event": texts})
+    pq.write_table(table, path, use_dictionary=False, compression="none")
+    times, size = TombstoneTimes.of(dict.fromkeys(ids, 5)), path.stat().st_size
+    del table, texts
+    tracemalloc.start()
+    try:
+        places = lake_files(Lake.at(str(tmp_path)).storage)
+        (trace,) = search_files(times, Pieces((), SALT), places, Unseen(frozenset(ids), 10))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (trace.events, len(trace.pieces)) == (160, 1_600)
+    assert most < size
 
 
 def test_events_beside_pruned_ones_are_found_in_the_log(tmp_path: Path) -> None:

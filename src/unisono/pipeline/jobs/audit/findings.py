@@ -31,7 +31,7 @@ KINDS: Final = {
     "copy": "lake and log differ",
     "pruned": "what the log remembers of pruned events is not what the lake has",
     "erasure": "a tombstone that no erasure explains, or an erased event that is still there",
-    "snapshot": "a snapshot that is missing, or is not what a replay gives",
+    "snapshot": "a snapshot that is missing, cannot be replayed, or is not what a replay gives",
     "tree": "a state with a tree that is not well formed",
     "model": "an event that the given model would refuse",
 }
@@ -90,6 +90,11 @@ class FindingTally:
         if len(committed_ids):
             self.counts[kind] = self.counts.get(kind, 0) + len(committed_ids)
             np.add.at(self._histogram(kind), [self._place(int(id)) for id in committed_ids], 1)
+
+    @property
+    def errors(self) -> int:
+        """Findings that make a history unsound."""
+        return sum(count for kind, count in self.counts.items() if kind not in WARNINGS)
 
     def room(self, kind: str) -> int:
         """How many more findings of a kind would be kept."""

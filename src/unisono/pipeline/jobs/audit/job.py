@@ -54,6 +54,7 @@ from unisono.pipeline.jobs.audit.findings import FindingTally
 from unisono.pipeline.jobs.audit.id_continuity import check_continuity
 from unisono.pipeline.jobs.audit.pruned_ids import BLOCKS_MAX as PRUNED_BLOCKS_MAX
 from unisono.pipeline.jobs.audit.pruned_ids import PrunedIdMemory, compare_memory, sum_memory
+from unisono.pipeline.jobs.audit.read_file import has_statistics
 from unisono.pipeline.jobs.audit.replay_tasks import replay_snapshots
 from unisono.pipeline.jobs.audit.result import AuditReport, AuditStep, build_report
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope
@@ -163,7 +164,7 @@ def list_files(table: Table, tally: FindingTally) -> list[DataFile]:
     """The files of a table; missing statistics are a finding and read as 0."""
     files = table.listed_files()
     for file in files:
-        if not file.rows or (table.name != LOG and file.first_partition is None):
+        if not has_statistics(file):
             tally.add("statistics", f"the table {table.name} has no statistics of {file.path}", file.first_id)
         elif not has_own_name(file):
             tally.add("foreign", f"{table.name}/{file.path} has {file.rows} rows", file.first_id)
@@ -227,6 +228,7 @@ def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[
     check = EventCheck(outcome.tally, None if scope.model is None else scope.model.load())
     with gc_paused():
         for part in parts:
+            before = outcome.tally.errors
             if isinstance(part, StoreRange):
                 sum_store(scope, part, outcome)
             elif isinstance(part, PrunedIdMemory):
@@ -238,6 +240,8 @@ def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[
                 check_partition_file(scope, part, outcome)
             else:
                 check_snapshot_file(scope, part, outcome)
+            if isinstance(part, DataFile) and outcome.tally.errors > before:
+                outcome.at_fault.add(part.path)
     outcome.take(check)
     yield 0, outcome
 

@@ -21,7 +21,7 @@ from unisono.lake.errors import one_line
 from unisono.lake.file_checks import has_own_name
 from unisono.lake.row_groups import Footer
 from unisono.lake.scan import BATCH_ROWS
-from unisono.lake.storage import Storage
+from unisono.lake.storage import LOG, Storage
 from unisono.lake.write import FILE_SCHEMAS, DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, Scope, UnreadableRows
@@ -33,6 +33,11 @@ _REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.
 """Errors of this machine that say nothing about a file."""
 
 _READ_BYTES: Final = 8 << 20
+
+
+def has_statistics(file: DataFile) -> bool:
+    """Whether the table says how many rows a file has and, but for `log`, of which partitions."""
+    return file.rows > 0 and (file.table == LOG or file.first_partition is not None)
 
 
 def require_given(storage: Storage, files: Iterable[DataFile]) -> None:

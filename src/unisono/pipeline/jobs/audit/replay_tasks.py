@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from unisono.lake.columns import bucket_of
 from unisono.lake.errors import LakeUnusable
-from unisono.lake.merge import NamedPartitions, PartitionSubset
-from unisono.lake.storage import BY_PARTITION, SNAPSHOTS
+from unisono.lake.file_checks import is_own
+from unisono.lake.merge import EVERY_ID, NamedPartitions, PartitionSubset
+from unisono.lake.rearranged import stored_paths
+from unisono.lake.remedies import remedy
+from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.lake.table import Table
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel, in_force
-from unisono.pipeline.jobs.audit.read_file import UNREADABLE
+from unisono.pipeline.jobs.audit.findings import FindingTally
+from unisono.pipeline.jobs.audit.read_file import UNREADABLE, has_statistics
 from unisono.pipeline.jobs.audit.result import AuditStep
 from unisono.pipeline.jobs.audit.snapshot_replay import (
     ReplayResult,
@@ -47,6 +51,13 @@ EVENTS_REPLAYED: Final = 1 << 20
 """Given to `plan_tasks` where all snapshots are replayed: enough to make each bucket a subset of its own, so that a
 damaged file keeps only its own partitions from being replayed."""
 
+_LAST_NAME: Final = "\U0010ffff"
+
+_REMEDIES: Final = {
+    SNAPSHOTS: "`unisono lake snapshot --rebuild` folds all snapshots again",
+    BY_PARTITION: remedy(BY_PARTITION),
+}
+
 
 def replay_snapshots(
     spark: SparkSession,
@@ -62,6 +73,8 @@ def replay_snapshots(
 
     `states`: the table of snapshots, which records how far all partitions are folded.
     """
+    explained = outcome.at_fault | {file.path for file in files if not has_statistics(file)}
+    files = [_findable(file) for file in files]
     own = [file for file in files if file.table == SNAPSHOTS]
     models, current = _available_models(scope)
     checked = []
@@ -76,26 +89,55 @@ def replay_snapshots(
         events = max(scope.head, EVENTS_REPLAYED) if sample is None else scope.head
         tasks = _tasks(spark, scope, files, events, version, models.get(version), store, upto, digest)
         notify(f"replaying snapshots of model version {version}")
-        parts: list[ReplayResult] = []
+        done: list[tuple[StateTask, ReplayResult]] = []
         if sample is not None:
+            surveys = _surveys(tasks, scope, sample)
             surveyed: list[tuple[ReplayResult, list[bytes]]] = run_on_executors(
-                spark,
-                _surveys(tasks, scope, sample),
-                survey,
-                at_once=tasks_worthwhile(spark, scope.head, EVENTS_SURVEYED),
+                spark, surveys, survey, at_once=tasks_worthwhile(spark, scope.head, EVENTS_SURVEYED)
             )
-            parts += (part for part, _ in surveyed)
+            done += ((one.of, part) for one, (part, _) in zip(surveys, surveyed, strict=True))
             names = sample_of({name for _, some in surveyed for name in some}, sample, scope.placed_to)
             tasks = _named(tasks[0], scope, files, names)
         at_once = len(tasks) if sample is None else tasks_worthwhile(spark, len(tasks), BUCKETS_REPLAYED)
         if store is not None:
             at_once = min(at_once, readers_at_once(store) or at_once)
-        parts += run_on_executors(spark, tasks, replay_subset, at_once=at_once)
-        for part in parts:
+        replayed = run_on_executors(spark, tasks, replay_subset, at_once=at_once)
+        done += zip(tasks, replayed, strict=True)
+        for _, part in done:
             outcome.tally.merge(part.tally)
-        if any(part.partitions or part.unread for part in parts):
-            checked.append(_step_of(version, version in models, parts))
+        _report_unread(version, done, explained, outcome.tally)
+        if any(part.partitions or part.unread for _, part in done):
+            checked.append(_step_of(version, version in models, [part for _, part in done]))
     return checked
+
+
+def _findable(file: DataFile) -> DataFile:
+    """A file without statistics may have rows of any partition: none of those that it may have can be replayed,
+    since readers refuse it."""
+    if file.table == LOG or (has_statistics(file) and file.first_id):
+        return file
+    return msgspec.structs.replace(
+        file, first_id=0, last_id=EVERY_ID.upto, first_partition="", last_partition=_LAST_NAME
+    )
+
+
+def _report_unread(
+    version: int, done: Sequence[tuple[StateTask, ReplayResult]], explained: Set[str], tally: FindingTally
+) -> None:
+    """Where snapshots were not compared, the history cannot be called sound: a finding, unless one that is an error
+    names a file already. One of another program is no error, and readers may refuse it."""
+    told: dict[tuple[str, str], int | None] = {}
+    for task, part in done:
+        for table in part.unread:
+            files = task.snapshots if table == SNAPSHOTS else task.events
+            if explained.isdisjoint(stored_paths(files)):
+                first = min(files, key=is_own, default=None)
+                told[table, "" if first is None else first.path] = None if first is None else first.first_id
+    for (table, path), first_id in sorted(told.items()):
+        message = (
+            f"those of model version {version} cannot be compared with a replay: {table}/{path} cannot be "
+        )
+        tally.add("snapshot", f"{message}read in order; {_REMEDIES[table]}", first_id)
 
 
 def _available_models(scope: Scope) -> tuple[dict[int, ShippedModel], ShippedModel | None]:
@@ -199,14 +241,15 @@ def _named(
 
 
 def _step_of(version: int, replayed: bool, parts: Sequence[ReplayResult]) -> AuditStep:
-    partitions, unread = sum(part.partitions for part in parts), sum(part.unread for part in parts)
+    partitions, moved = sum(part.partitions for part in parts), sum(part.moved for part in parts)
+    unread = sum(part.unread.total() for part in parts)
     note = f"of {partitions} partitions"
     if replayed:
         note += f", {sum(part.events for part in parts)} events"
     else:
         note += "; not replayed, because this model is not available: give it with --model"
-    if unread:
-        note += f"; {unread} could not be read completely"
+    if unread + moved:
+        note += f"; {unread + moved} could not be read completely"
     what = (
         f"snapshots of model version {version} against a replay"
         if replayed

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -25,7 +26,7 @@ from unisono.lake.errors import LakeUnusable
 from unisono.lake.merge import NamedPartitions, PartitionSubset, Piece, scan_subset
 from unisono.lake.scan import RowRange
 from unisono.lake.snapshots import Snapshots
-from unisono.lake.storage import Storage
+from unisono.lake.storage import BY_PARTITION, SNAPSHOTS, Storage
 from unisono.lake.write import DataFile
 from unisono.model.pack import pack, unpack
 from unisono.pipeline.errors import NoSuchRange
@@ -75,13 +76,19 @@ class SurveyTask(msgspec.Struct, frozen=True):
 
 
 class ReplayResult(msgspec.Struct):
-    """The result of a task. `unread`: partitions whose history or snapshots could not be read completely."""
+    """The result of a task.
+
+    `unread`: partitions that were not compared since a file of this table cannot be read as the lake's own are, with
+    a whole task as one. The driver makes sure that there is a finding. `moved`: partitions with a snapshot of the log
+    whose last events have left it since the audit began.
+    """
 
     tally: FindingTally
     partitions: int = 0
     snapshots: int = 0
     events: int = 0
-    unread: int = 0
+    unread: Counter[str] = msgspec.field(default_factory=Counter)
+    moved: int = 0
 
 
 class _StoredState(msgspec.Struct, frozen=True):
@@ -131,9 +138,9 @@ def _survey_subset(task: StateTask, result: ReplayResult) -> Iterator[bytes]:
         with Snapshots.opened(task.storage, task.snapshots) as snapshots:
             names = dict(snapshots.found(task.subset))
     except _UNREADABLE:
-        result.unread += 1
-        return  # the file's damage is a finding already
-    _check_folded(task, names, result.tally)
+        result.unread[SNAPSHOTS] += 1
+        return
+    _check_folded(task, names, result)
     yield from names
 
 
@@ -150,14 +157,14 @@ def _replay(task: StateTask, result: ReplayResult) -> None:
             snapshots = stack.enter_context(Snapshots.opened(task.storage, task.snapshots))
             names = dict(snapshots.found(task.subset))
         except _UNREADABLE:
-            result.unread += 1
-            return  # the file's damage is a finding already
+            result.unread[SNAPSHOTS] += 1
+            return
         reader: Any = None if task.store is None else stack.enter_context(_Opened(task.store))
         if isinstance(task.subset, NamedPartitions):
             chosen = list(task.subset.names)
             in_store = frozenset(chosen if reader is not None else ())
         else:
-            _check_folded(task, names, result.tally)
+            _check_folded(task, names, result)
             in_store = frozenset(
                 name for name, _ in (() if reader is None else _store_watermarks(reader, task, result.tally))
             )
@@ -170,10 +177,10 @@ def _replay(task: StateTask, result: ReplayResult) -> None:
                 ]
                 _check_partition(task, name.decode(), history, stored, reader, result)
         except _UNREADABLE:
-            result.unread += len(chosen) - result.partitions
+            result.unread[BY_PARTITION] += max(1, len(chosen) - result.partitions)
 
 
-def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: FindingTally) -> None:
+def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], result: ReplayResult) -> None:
     """A run folds only events after `folded`: an earlier event that no snapshot has would be in no state."""
     span, lost = RowRange(0, min(task.folded, task.head)), dict[bytes, int]()
     for file in task.events:
@@ -188,12 +195,13 @@ def _check_folded(task: StateTask, names: Mapping[bytes, Sequence[int]], tally: 
                     lost[name] = min(id, lost.get(name, id))
         except _UNREADABLE:
             require_given(task.storage, [file])
-            continue  # a finding already, of the file
+            result.unread[BY_PARTITION] += 1
     for name, id in lost.items():
         message = (
             f"no snapshot of model version {task.version} has it, and the table says that all events up to "
         )
-        tally.add("snapshot", f"{message}{task.folded} are folded", id, name.decode(errors="replace"))
+        message += f"{task.folded} are folded"
+        result.tally.add("snapshot", message, id, name.decode(errors="replace"))
 
 
 def _check_partition(
@@ -225,8 +233,13 @@ def _check_partition(
                     _compare(one, packed, events, state.skipped, task.model, name, result.tally)
     except StoreLost:
         raise
-    except (*_UNREADABLE, StorageError, NoSuchRange):
-        result.unread += 1
+    except NoSuchRange:
+        result.moved += 1
+    except StorageError as error:
+        message = f"the log's snapshot: events after {task.head} cannot be read: {error}"
+        result.tally.add("snapshot", message, None, name)
+    except _UNREADABLE:
+        result.unread[BY_PARTITION] += 1
 
 
 def _check_state(one: _StoredState, name: str, result: ReplayResult) -> bool:
@@ -289,7 +302,7 @@ def _lake_snapshots(
         try:
             row = snapshots.at(name, committed_id)
         except _UNREADABLE:
-            result.unread += 1
+            result.unread[SNAPSHOTS] += 1
             return
         yield _StoredState(
             "the lake's snapshot",

@@ -63,8 +63,8 @@ class AuditOutcome:
 
     Sums that must be equal: `copied` (lake) and `stored` (log), of events that both should have; `left` (lake) and
     `remembered` (log), of pruned events; `expected` and `placed`, of rows that `by_partition` should have and has.
-    `reaches`: actual first and last id of files whose statistics are wrong. `memory_unreadable`: the log's record of
-    pruned events cannot be read.
+    `reaches`: actual first and last id of files whose statistics are wrong. `at_fault`: paths of files with findings
+    that are errors. `memory_unreadable`: the log's record of pruned events cannot be read.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -80,6 +80,7 @@ class AuditOutcome:
         self.ticks: list[CommitTime] = []
         self.tombstones: list[Any] = []
         self.reaches: dict[str, tuple[int, int]] = {}
+        self.at_fault: set[str] = set()
         self.store_pruned_to = 0
         self.memory_unreadable = False
         self.counts: dict[str, int] = {}
@@ -109,6 +110,7 @@ class AuditOutcome:
         self.ticks += other.ticks
         self.tombstones += other.tombstones
         self.reaches |= other.reaches
+        self.at_fault |= other.at_fault
         self.store_pruned_to = max(self.store_pruned_to, other.store_pruned_to)
         self.memory_unreadable = self.memory_unreadable or other.memory_unreadable
         for what, number in other.counts.items():

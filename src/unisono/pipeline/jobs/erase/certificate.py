@@ -79,7 +79,7 @@ class ErasureCertificate(msgspec.Struct, frozen=True):
 
     def _content_sha256(self) -> str:
         content = msgspec.to_builtins(msgspec.structs.replace(self, sha256=""))
-        if self.format == 1:
+        if self.format == 1 and self.signed_off_by is None:
             del content["signed_off_by"]
         return hashlib.sha256(canonical(content)).hexdigest()
 
@@ -139,7 +139,7 @@ def certify(
         proof.bytes,
         proof.pieces,
         proof.log_events,
-        len(proof.traces),
-        [trace.place.location for trace in proof.traces[:TRACES_MAX]],
+        len(proof.places),
+        proof.places[:TRACES_MAX],
         proof.holds,
     ).hashed()

@@ -21,7 +21,7 @@ from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS
 from unisono.pipeline.jobs.erase.all_files import SearchedFile, UnreadableFile, lake_files, remove
 from unisono.pipeline.jobs.erase.fragments import Pieces
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
-from unisono.pipeline.jobs.erase.search import search
+from unisono.pipeline.jobs.erase.search import NONE_UNSEEN, Unseen, search
 from unisono.pipeline.spark.executors import run_on_executors
 
 if TYPE_CHECKING:
@@ -32,16 +32,21 @@ ROUNDS_MAX: Final = 5
 
 
 def clear_events(
-    spark: SparkSession, lake: Lake, erased: TombstoneTimes, partitions: Mapping[str, int], salt: bytes
+    spark: SparkSession,
+    lake: Lake,
+    erased: TombstoneTimes,
+    partitions: Mapping[str, int],
+    salt: bytes,
+    unseen: Unseen = NONE_UNSEEN,
 ) -> tuple[int, frozenset[bytes]]:
-    """Delete until no file of `log` or `by_partition` has erased content; the number deleted, and tokens of their
-    pieces.
+    """Delete until no file of `log` or `by_partition` has erased content; the number deleted, and tokens of the
+    unseen events in them.
     """
     removed, pieces = 0, frozenset[bytes]()
     for _ in range(ROUNDS_MAX):
         current = set(_current_files(lake, LOG)) | set(_current_files(lake, BY_PARTITION))
         places = [place for place in lake_files(lake.storage) if place.holds_events]
-        traces = search(spark, places, erased, Pieces((), salt)).traces
+        traces = search(spark, places, erased, Pieces((), salt), unseen).traces
         # The final search tells of other files that cannot be read.
         traces = [trace for trace in traces if not trace.unreadable or trace.place.may_be_cut]
         if not traces:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,8 @@ PIECE_BYTES: Final = 16
 SALT_BYTES: Final = 16
 
 PIECES_MAX: Final = 200_000
-"""Pieces searched for in total: some megabytes on the driver and each executor. More events are sampled."""
+"""Pieces of the events of one erasure that are searched for: some megabytes on the driver and each executor. Of more
+pieces some are taken, of each event as many as of any other, and of more events one of each."""
 
 _WINDOW_BYTES: Final = 4 << 20
 """Bytes searched at once: their rolling hashes take ten times that."""
@@ -71,25 +73,52 @@ def token(piece: bytes, salt: bytes) -> bytes:
     return mixed.to_bytes(_WORD.itemsize, "little") + _digest(piece, salt)
 
 
-def sample(texts: Sequence[bytes], most: int, salt: bytes) -> list[bytes]:
-    """Tokens of at most `most` pieces of these events, equally many per event, evenly over its length: of few not the
-    beginning, which other events have too.
+def sample(event: bytes, most: int) -> list[bytes]:
+    """At most `most` pieces of an event, evenly over its length: of few not the beginning, which others have too.
+
+    Its middle comes first, then the middles of both halves, and so on: fewer are the first of more.
     """
-    return sample_or_all(texts, most, salt)[0]
-
-
-def sample_or_all(texts: Sequence[bytes], most: int, salt: bytes) -> tuple[list[bytes], bool]:
-    """The same, and whether these are all pieces that there are."""
-    share = max(1, most // max(1, len(texts)))
-    step = max(1, -(-len(texts) // most) if most else len(texts) + 1)
+    own = list(dict.fromkeys(pieces_of(event)))
     found: dict[bytes, None] = {}
-    whole = step == 1
-    for text in texts[::step]:
-        own = list(dict.fromkeys(pieces_of(text)))
-        every = -(-len(own) // share) or 1
-        found.update(dict.fromkeys(own[every // 2 :: every]))
-        whole = whole and len(own) <= share
-    return [token(piece, salt) for piece in list(found)[:most]], whole and len(found) <= most
+    parts = 2
+    while len(found) < min(most, len(own)):
+        found.update(dict.fromkeys(own[len(own) * place // parts] for place in range(1, parts, 2)))
+        parts *= 2
+    return list(found)[:most]
+
+
+class Sample:
+    """Tokens of events, taken as these are read: at most `most`, of each as many as of any other, but at least one.
+
+    `whole`: these are all that there are. Its size is in proportion to `most` and the number of events.
+    """
+
+    def __init__(self, most: int, salt: bytes) -> None:
+        self._most = most
+        self._salt = salt
+        self._share = max(1, most)
+        self._taken: list[list[bytes]] = []
+        self._count = 0
+        self.whole = True
+
+    def add(self, event: bytes) -> None:
+        pieces = sample(event, self._share + 1)
+        self.whole = self.whole and len(pieces) <= self._share
+        self._taken.append([token(piece, self._salt) for piece in pieces[: self._share]])
+        self._count += len(self._taken[-1])
+        if self._count > 2 * max(self._most, len(self._taken)):
+            self._limit()
+
+    def tokens(self) -> frozenset[bytes]:
+        if self._count > self._most:
+            self._limit()
+        return frozenset(chain.from_iterable(self._taken))
+
+    def _limit(self) -> None:
+        self._share = max(1, self._most // len(self._taken))
+        self.whole = self.whole and all(len(taken) <= self._share for taken in self._taken)
+        self._taken = [taken[: self._share] for taken in self._taken]
+        self._count = sum(map(len, self._taken))
 
 
 class Pieces:

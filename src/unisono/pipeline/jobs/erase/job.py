@@ -37,6 +37,7 @@ from unisono.pipeline.jobs.erase.erasure_table import record, recorded
 from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, SALT_BYTES, Pieces
 from unisono.pipeline.jobs.erase.proof import CleanStates, Proof, prove_erased
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, rewrite
+from unisono.pipeline.jobs.erase.search import Unseen
 from unisono.pipeline.jobs.erase.select import (
     ByCommittedId,
     SelectedEvent,
@@ -186,10 +187,12 @@ def erase(
         hot = sum(_erase_in_log(maintainer, lake, planned.model, selection.events, times))
         maintainer.reclaim()
     notify(f"events erased in the log: {hot}")
-    removed, found = clear_events(spark, lake, erased, names, selection.salt)
+    ids = frozenset(event.committed_id for event in selection.events if not event.intact)
+    unseen = Unseen(ids, max(1, (PIECES_MAX - len(tokens)) // max(1, len(ids))))
+    removed, found = clear_events(spark, lake, erased, names, selection.salt, unseen)
     removed += clear_states(spark, lake, names, folded_ms)
     notify(f"files deleted that had erased events: {removed}")
-    pieces = Pieces(sorted(tokens | found)[:PIECES_MAX], selection.salt)
+    pieces = Pieces(tokens | found, selection.salt)
     proof = prove_erased(spark, store, lake, erased, pieces, CleanStates(frozenset(names), folded_ms), also)
     if proof.holds:
         clear_unproved(lake.storage)
@@ -224,7 +227,6 @@ def _begin(
         times.update(record(lake, before.events, now_ms(), begun.selected_by, begun.reason))
         tokens |= begun.tokens | before.pieces
     whole = merge_selections([own] if before is None else [before, own], own.salt)
-    tokens = frozenset(sorted(tokens)[:PIECES_MAX])
     ids = tuple(event.committed_id for event in whole.events)
     names: frozenset[bytes] | None = hashed_names(planned.selector, own.salt)
     if begun is not None:

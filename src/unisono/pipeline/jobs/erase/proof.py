@@ -1,4 +1,5 @@
-"""Proves an erasure: searches every file, reads every erased event in the log, and explains each hit.
+"""Proves an erasure: searches every file and, in PostgreSQL, the log's states, reads every erased event in the log,
+and explains each hit.
 
 A piece that is found may also occur in an event that stays; then it is not a trace. Nor is a piece in a state that
 was folded from remaining events only: the text of a state continues differently after a value than that of an event.
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +44,8 @@ EVENTS_PER_TASK: Final = 100_000
 
 IDS_PER_TASK: Final = 20_000
 
+NAMES_PER_TASK: Final = 2_000
+
 STATES_AT_ONCE: Final = 64
 
 TRACES_SHOWN: Final = 10
@@ -53,7 +57,8 @@ _KEPT_TEXT: Final = ("id", "client_id", "partitions", "event")
 class Proof(msgspec.Struct, frozen=True):
     """What was searched, for how many pieces, `common` of which also occur in events that stay; and the traces.
 
-    `log_events`: events of the log that are not erased.
+    `log_events`: events of the log that are not erased. `log_states`: states with traces in a log in PostgreSQL; an
+    embedded log is among the files.
     """
 
     files: int
@@ -62,10 +67,16 @@ class Proof(msgspec.Struct, frozen=True):
     common: int
     traces: list[Trace]
     log_events: int
+    log_states: int = 0
 
     @property
     def holds(self) -> bool:
-        return not self.traces and not self.log_events
+        return not self.places and not self.log_events
+
+    @property
+    def places(self) -> list[str]:
+        """Where there are traces."""
+        return ["the log's snapshots"][: self.log_states] + [trace.place.location for trace in self.traces]
 
     @property
     def in_log(self) -> bool:
@@ -79,6 +90,8 @@ class Proof(msgspec.Struct, frozen=True):
         lines = [f"{searched}, erased content is still there:"]
         if self.log_events:
             lines.append(f"  the log: {self.log_events} events")
+        if self.log_states:
+            lines.append(f"  the log: {self.log_states} snapshots")
         for trace in self.traces[:TRACES_SHOWN]:
             what = f"{trace.events} events" if trace.events else f"{len(trace.pieces)} pieces"
             what = "it cannot be read, so it was not searched" if trace.unreadable else what
@@ -112,13 +125,15 @@ def prove_erased(
     trust: CleanStates,
     also: Sequence[Path],
 ) -> Proof:
-    """Search the lake, an embedded log's directory and `also`; read every erased event in the log."""
+    """Search the lake, an embedded log's directory and `also`, and old states of a log in PostgreSQL; read every
+    erased event in the log."""
     places = lake_files(lake.storage)
     directory = sqlite_directory(store)
     for other in (*also, *([] if directory is None else [directory])):
         places += directory_files(other, lake.storage)
     found = search(spark, places, erased, pieces)
-    doubtful = set().union(*(trace.pieces for trace in found.traces if not trace.events))
+    states = pieces_in_old_states(spark, store, trust, pieces)
+    doubtful = set().union(*(trace.pieces for trace in found.traces if not trace.events), *states)
     view, log_extent = lake.view(), extent(store)
     common = (
         pieces_in_events(spark, store, view, log_extent.head, Pieces(doubtful, pieces.salt))
@@ -129,7 +144,8 @@ def prove_erased(
         common |= pieces_in_states(spark, store, lake, trust, Pieces(doubtful - common, pieces.salt))
     traces = [trace for trace in found.traces if trace.events or trace.unreadable or trace.pieces - common]
     left = count_unerased(spark, store, erased, log_extent.pruned_to)
-    return Proof(found.files, found.bytes, len(pieces), len(common), traces, left)
+    old = sum(bool(tokens - common) for tokens in states)
+    return Proof(found.files, found.bytes, len(pieces), len(common), traces, left, old)
 
 
 class _EventsTask(msgspec.Struct, frozen=True):
@@ -204,6 +220,34 @@ def _find_in_states(trust: CleanStates, pieces: Pieces, task: _StatesTask) -> se
             for buffer in text_buffers(batch.filter(trust.mask(batch)).column("state")):
                 finder.look(buffer)
     return finder.found
+
+
+class _OldStatesTask(msgspec.Struct, frozen=True):
+    """Partitions whose states in a log in PostgreSQL are searched."""
+
+    store: str
+    names: tuple[str, ...]
+
+
+def pieces_in_old_states(
+    spark: SparkSession, store: str, trust: CleanStates, pieces: Pieces
+) -> list[frozenset[bytes]]:
+    """The pieces in each state, of a log in PostgreSQL, that is not clean and has some."""
+    names = sorted(trust.partitions) if sqlite_directory(store) is None else []
+    tasks = [
+        _OldStatesTask(store, tuple(names[start : start + NAMES_PER_TASK]))
+        for start in range(0, len(names), NAMES_PER_TASK)
+    ]
+    work = partial(_find_in_old_states, trust, pieces)
+    return [*chain.from_iterable(run_on_executors(spark, tasks, work, at_once=readers_at_once(store)))]
+
+
+def _find_in_old_states(trust: CleanStates, pieces: Pieces, task: _OldStatesTask) -> list[frozenset[bytes]]:
+    """On an executor."""
+    reader: Any = open_reader(task.store)
+    with closing(reader):
+        found = (pieces.find(old.state) for old in reader.snapshots_in(task.names) if not trust.of(old))
+        return [frozenset(tokens) for tokens in found if tokens]
 
 
 class _CountTask(msgspec.Struct, frozen=True):

@@ -175,13 +175,15 @@ def with_tombstones(rows: pa.Table, erased: TombstoneTimes) -> tuple[pa.Table, i
     return rows, changed
 
 
-def differing(rows: pa.Table, erased: TombstoneTimes) -> list[bytes]:
-    """The text of rows of these events that is not their tombstone."""
+def differing(rows: pa.Table | pa.RecordBatch, erased: TombstoneTimes) -> list[tuple[int, bytes]]:
+    """The id and the text of each row of these events whose text is not their tombstone."""
     mask, spots = erased.places(np.asarray(rows.column("committed_id")))
     texts = rows.column("event").filter(pa.array(mask)).to_pylist()
-    times = erased.times[spots].tolist()
+    ids, times = erased.ids[spots].tolist(), erased.times[spots].tolist()
     return [
-        text.encode() for text, time in zip(texts, times, strict=True) if text.encode() != tombstone(time)
+        (id, text.encode())
+        for id, text, time in zip(ids, texts, times, strict=True)
+        if text.encode() != tombstone(time)
     ]
 
 

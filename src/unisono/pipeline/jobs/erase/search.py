@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unisono.lake.row_groups import Footer
+from unisono.lake.sorted_copies import BATCH_BYTES, BATCH_ROWS
 from unisono.pipeline.jobs.erase.all_files import SearchedFile, UnreadableFile
-from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample
+from unisono.pipeline.jobs.erase.fragments import PIECE_BYTES, FragmentSearch, Pieces, sample, token
 from unisono.pipeline.jobs.erase.rewrite import TombstoneTimes, differing, touched
 from unisono.pipeline.spark.executors import run_on_executors
 
@@ -35,13 +36,20 @@ TASK_FILES_MAX: Final = 64
 
 _MAGIC: Final = b"PAR1"
 
-PIECES_PER_FILE: Final = 1_000
-"""Pieces sampled from a file's remaining content, to search for it elsewhere."""
+
+class Unseen(msgspec.Struct, frozen=True):
+    """Events of which no pieces are known: where a file has the content of one, `share` of its pieces are taken."""
+
+    ids: frozenset[int] = frozenset()
+    share: int = 0
+
+
+NONE_UNSEEN: Final = Unseen()
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A file with erased content: the number of events by their ids, and the tokens of pieces. `unreadable`: it may
-    have some, and cannot be searched.
+    """A file with erased content: the number of events by their ids, and tokens: of the pieces found, or of those of
+    unseen events. `unreadable`: it may have some, and cannot be searched.
     """
 
     place: SearchedFile
@@ -59,15 +67,19 @@ class SearchResult(msgspec.Struct, frozen=True):
 
 
 def search(
-    spark: SparkSession, places: Sequence[SearchedFile], erased: TombstoneTimes, pieces: Pieces
+    spark: SparkSession,
+    places: Sequence[SearchedFile],
+    erased: TombstoneTimes,
+    pieces: Pieces,
+    unseen: Unseen = NONE_UNSEEN,
 ) -> SearchResult:
     """Search all of these files; each with erased content is a trace."""
-    found = run_on_executors(spark, list(_batches(places)), partial(_search_part, erased, pieces))
+    found = run_on_executors(spark, list(_batches(places)), partial(_search_part, erased, pieces, unseen))
     traces = [trace for part in found for trace in part.traces]
     # Executors on other machines do not see the driver's own directories. They do see an embedded log, and the driver
     # must not open its files.
     missing = [place for part in found for place in part.missing if not place.is_of_log]
-    traces += search_files(erased, pieces, missing)
+    traces += search_files(erased, pieces, missing, unseen)
     return SearchResult(len(places), sum(place.bytes for place in places), traces)
 
 
@@ -84,9 +96,11 @@ def _batches(places: Sequence[SearchedFile]) -> Iterator[tuple[SearchedFile, ...
         yield tuple(part)
 
 
-def search_files(erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile]) -> list[Trace]:
+def search_files(
+    erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile], unseen: Unseen = NONE_UNSEEN
+) -> list[Trace]:
     """The traces in these files. One that was deleted meanwhile has none."""
-    return _search_part(erased, pieces, places).traces
+    return _search_part(erased, pieces, unseen, places).traces
 
 
 class _Part(msgspec.Struct):
@@ -96,12 +110,14 @@ class _Part(msgspec.Struct):
     missing: list[SearchedFile]
 
 
-def _search_part(erased: TombstoneTimes, pieces: Pieces, places: Sequence[SearchedFile]) -> _Part:
+def _search_part(
+    erased: TombstoneTimes, pieces: Pieces, unseen: Unseen, places: Sequence[SearchedFile]
+) -> _Part:
     """On an executor."""
     part = _Part([], [])
     for place in places:
         try:
-            events, found = place.read(partial(_search, place, erased, pieces))
+            events, found = place.read(partial(_search, place, erased, pieces, unseen))
         except FileNotFoundError:
             part.missing.append(place)
             continue
@@ -120,12 +136,12 @@ def _may_have(place: SearchedFile, erased: TombstoneTimes) -> bool:
 
 
 def _search(
-    place: SearchedFile, erased: TombstoneTimes, pieces: Pieces, source: Any
+    place: SearchedFile, erased: TombstoneTimes, pieces: Pieces, unseen: Unseen, source: Any
 ) -> tuple[int, set[bytes]]:
     if not place.is_parquet or (place.ids is None and not _is_begun(source)):
         return 0, _raw(source, pieces)
     if place.holds_events:
-        return _events_in(source, erased, pieces.salt)
+        return _events_in(source, erased, pieces.salt, unseen)
     return 0, _decoded(source, pieces)
 
 
@@ -136,18 +152,27 @@ def _is_begun(source: Any) -> bool:
     return begins == _MAGIC
 
 
-def _events_in(source: Any, erased: TombstoneTimes, salt: bytes) -> tuple[int, set[bytes]]:
-    """The number of rows of erased events that still have content, and tokens of it."""
+def _events_in(source: Any, erased: TombstoneTimes, salt: bytes, unseen: Unseen) -> tuple[int, set[bytes]]:
+    """The number of rows of erased events that still have content, and tokens of it where it is unseen."""
     count = 0
-    texts: list[bytes] = []
+    tokens = set[bytes]()
     with pq.ParquetFile(source) as parquet:
         footer = Footer(parquet.metadata)
         for number in range(len(footer)):
-            if touched(footer, number, erased):
-                found = differing(parquet.read_row_group(number, columns=["committed_id", "event"]), erased)
-                count += len(found)
-                texts += found[: max(0, PIECES_PER_FILE - len(texts))]
-    return count, set(sample(texts, PIECES_PER_FILE, salt))
+            for rows in _event_rows(parquet, footer, number) if touched(footer, number, erased) else ():
+                for committed_id, text in differing(rows, erased):
+                    count += 1
+                    if committed_id in unseen.ids:
+                        tokens.update(token(piece, salt) for piece in sample(text, unseen.share))
+    return count, tokens
+
+
+def _event_rows(parquet: Any, footer: Footer, group: int) -> Iterator[pa.RecordBatch]:
+    """Ids and texts of a row group in batches: those of another program's may take gigabytes."""
+    rows = max(1, parquet.metadata.row_group(group).num_rows)
+    mean = max(1, footer.uncompressed_bytes(group, "event") // rows)
+    count = max(1, min(BATCH_ROWS, BATCH_BYTES // mean))
+    yield from parquet.iter_batches(count, row_groups=[group], columns=["committed_id", "event"])
 
 
 def _decoded(source: Any, pieces: Pieces) -> set[bytes]:

@@ -22,7 +22,7 @@ from unisono.lake.scan import files_with
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile
 from unisono.model.authorship import authorship_of
-from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, sample_or_all
+from unisono.pipeline.jobs.erase.fragments import PIECES_MAX, Sample
 from unisono.pipeline.jobs.export.job import ranges
 from unisono.pipeline.open_log import open_reader, read_partitions, read_range, readers_at_once
 from unisono.pipeline.spark.executors import parallelism, run_on_executors
@@ -36,9 +36,6 @@ EVENTS_PER_TASK: Final = 100_000
 
 STRETCH_EVENTS: Final = 250
 """Consecutive events per read of the log."""
-
-TEXT_BYTES_MAX: Final = 16 << 20
-"""Event text from which a task samples pieces; further events are only counted."""
 
 Kind = Literal["client", "user", "id", "partition"]
 
@@ -77,8 +74,8 @@ class SelectedEvent(msgspec.Struct, frozen=True, array_like=True):
 class Selection(msgspec.Struct, frozen=True):
     """The selected events, each once, by committed_id.
 
-    `partitions`: the first selected event of each partition. `pieces`: tokens of their remaining content, made with
-    `salt`. `cut`: there would have been more.
+    `partitions`: the first selected event of each partition. `pieces`: tokens of the content of each that is intact,
+    made with `salt`. `cut`: there would have been more.
     """
 
     events: list[SelectedEvent]
@@ -138,7 +135,9 @@ def select(
         cut and rest // len(cut) > share
     ):  # few of the tasks have found events: these share what the others left
         again = [msgspec.structs.replace(tasks[place], pieces_max=rest // len(cut)) for place in cut]
-        parts += run_on_executors(spark, again, select_part, at_once=at_once)
+        more = run_on_executors(spark, again, select_part, at_once=at_once)
+        for place, part in zip(cut, more, strict=True):
+            parts[place] = part
     return merge_selections(parts, salt)
 
 
@@ -174,7 +173,7 @@ def merge_selections(parts: Iterable[Selection], salt: bytes) -> Selection:
 
 def select_part(task: _SelectTask) -> Selection:
     """On an executor: one file of the lake, or one range of the log."""
-    found = _Found()
+    found = _Found(Sample(task.pieces_max, task.salt))
     reader = open_reader(task.store)
     try:
         if task.file is None:
@@ -189,18 +188,17 @@ def select_part(task: _SelectTask) -> Selection:
                     found.add(number, row["id"], row["partitions"], event, hot.get(number, b""))
     finally:
         reader.close()
-    pieces, whole = sample_or_all(found.texts, task.pieces_max, task.salt)
-    return Selection(found.events, found.partitions, frozenset(pieces), task.salt, cut=not whole)
+    pieces = found.sample.tokens()
+    return Selection(found.events, found.partitions, pieces, task.salt, cut=not found.sample.whole)
 
 
 class _Found:
-    """Collects what a task finds, within bounds."""
+    """Collects what a task finds; of texts it keeps tokens only."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
         self.events: list[SelectedEvent] = []
         self.partitions: dict[str, int] = {}
-        self.texts: list[bytes] = []
-        self._room = TEXT_BYTES_MAX
 
     def add(self, committed_id: int, id: str, partitions: Iterable[str], event: bytes, hot: bytes) -> None:
         """Add an event: `event` as in the lake (or in the log, after the lake's head), `hot` as in the log."""
@@ -211,9 +209,8 @@ class _Found:
         self.events.append(SelectedEvent(committed_id, id, names, erased_at, intact))
         for name in names:
             self.partitions[name] = min(committed_id, self.partitions.get(name, committed_id))
-        if intact and self._room >= len(text):
-            self.texts.append(text)
-            self._room -= len(text)
+        if intact:
+            self.sample.add(text)
 
 
 def erased_at_of(event: bytes) -> int | None:

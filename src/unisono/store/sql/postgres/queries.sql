@@ -280,6 +280,11 @@ SELECT partition, committed_id, model_version, state, created_at, model_digest F
 WHERE (partition, model_version) > (%(partition)b, %(version)b) ORDER BY partition, model_version
 LIMIT %(limit)b;
 
+-- name: snapshots_in
+SELECT snapshots.partition, committed_id, model_version, state, created_at, model_digest
+FROM unnest(%(partitions)b) AS asked (partition)
+JOIN unisono.snapshots ON snapshots.partition = asked.partition COLLATE "C";
+
 -- name: watermarks
 SELECT partition, committed_id FROM unisono.snapshots
 WHERE partition > %(after)b AND model_version = %(version)b AND model_digest = %(digest)b
