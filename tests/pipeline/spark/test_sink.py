@@ -375,7 +375,9 @@ def test_a_server_that_will_not_have_us(server: Server) -> None:
 def test_an_address_without_a_server_is_refused_at_once(server: Server) -> None:
     """A wrong path would be tried for a minute, by each try of the task."""
     url = server.url.removesuffix("/sync")
-    with pytest.raises(ExchangeRefused, match=r"HTTP 404: there is no Unisono server at this path; its own is"):
+    with pytest.raises(
+        ExchangeRefused, match=r"HTTP 404: there is no Unisono server at this path; its own is"
+    ):
         exchange(server, url=url).__enter__()
 
 
