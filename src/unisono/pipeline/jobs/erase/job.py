@@ -238,8 +238,7 @@ def _begin(
 
 def _refold(spark: SparkSession, lake: Lake, model: ShippedModel | None, names: Sequence[str]) -> int:
     """Replace the snapshots; returns the time, in milliseconds, since when a snapshot is clean."""
-    before = 0 if model is None else folded_to(lake, model)
-    drop_states(spark, lake, names)
+    before = drop_states(spark, lake, names, model)
     folded_ms = now_ms()
     if model is not None:
         fold_again(spark, lake, model, names, before)

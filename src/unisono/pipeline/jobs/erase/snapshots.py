@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import EVERY_ID
@@ -18,7 +20,7 @@ from unisono.lake.snapshots import Snapshots, files_of
 from unisono.lake.storage import SNAPSHOTS
 from unisono.pipeline.job_model import ShippedModel, stored_digest
 from unisono.pipeline.jobs.snapshot.drop import drop_snapshots
-from unisono.pipeline.jobs.snapshot.job import snapshot
+from unisono.pipeline.jobs.snapshot.job import not_folds, snapshot
 from unisono.store.batching import in_batches
 from unisono.store.port import Snapshot
 
@@ -30,32 +32,51 @@ PUBLISHED_BYTES: Final = 16 << 20
 """Snapshots per call to the log, which splits them into short transactions."""
 
 
-def drop_states(spark: SparkSession, lake: Lake, names: Sequence[str]) -> int:
-    """Remove the lake's snapshots of these partitions; returns their number.
+class BeforeDrop(msgspec.Struct, frozen=True):
+    """The lake's snapshots before some were dropped: the id up to which all partitions were folded, and how many
+    commits had done more than add some."""
 
-    A concurrent snapshot run may have read erased content. There is always a commit, so that its own fails.
+    folded_upto: int
+    not_folds: int
+
+
+def drop_states(
+    spark: SparkSession, lake: Lake, names: Sequence[str], model: ShippedModel | None = None
+) -> BeforeDrop:
+    """Remove the lake's snapshots of these partitions, of any model version; returns how far `model` had folded all.
+
+    A concurrent snapshot run may have read erased content. There is always one commit, so that its own fails.
     """
 
-    def drop_and_commit() -> int:
+    def drop_and_commit() -> BeforeDrop:
         table = lake.find(SNAPSHOTS)
         if table is None:
-            return 0
-        gone = drop_snapshots(spark, lake, names)
-        if not gone:
+            return BeforeDrop(0, 0)
+        reached = 0 if model is None else table.folded_upto(model.version)
+        before = BeforeDrop(reached, not_folds(table))
+        if not drop_snapshots(spark, lake, names):
             table.put_snapshots([], {}, {"forgotten": 0})
-        return gone
+        return before
 
     return retry_on_conflict(drop_and_commit)
 
 
 def fold_again(
-    spark: SparkSession, lake: Lake, model: ShippedModel, names: Sequence[str], reached: int
+    spark: SparkSession, lake: Lake, model: ShippedModel, names: Sequence[str], before: BeforeDrop
 ) -> None:
-    """Fold these partitions again; `reached`: the id up to which all partitions were folded before."""
+    """Fold these partitions again. All are folded up to where they were, unless others were removed meanwhile."""
     snapshot(spark, lake, model, partitions=names)
-    table = lake.find(SNAPSHOTS)
-    if table is not None and reached and not table.folded_upto(model.version):
-        table.put_snapshots([], {model.version: reached}, {"folded again": len(names)})
+
+    def restore_mark() -> None:
+        table = lake.find(SNAPSHOTS)
+        if (
+            table is not None
+            and not_folds(table) == before.not_folds + 1  # the drop itself
+            and table.folded_upto(model.version) < before.folded_upto
+        ):
+            table.put_snapshots([], {model.version: before.folded_upto}, {"folded again": len(names)})
+
+    retry_on_conflict(restore_mark)
 
 
 @contextmanager

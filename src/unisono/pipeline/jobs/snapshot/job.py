@@ -298,7 +298,7 @@ def _unless_overtaken(table: Table, own: str, commits: int) -> Table:
     """The table as it is now; CommitConflict when more happened since `table` than folds by other models, and so many
     commits of this run, which `own` counts."""
     now = _reopened(table)
-    if _not_folds(now) != _not_folds(table) or _count(now, own) != _count(table, own) + commits:
+    if not_folds(now) != not_folds(table) or _count(now, own) != _count(table, own) + commits:
         raise CommitConflict("another process changed the snapshots of the same lake")
     return now
 
@@ -314,7 +314,7 @@ def _reopened(table: Table) -> Table:
     return now
 
 
-def _not_folds(table: Table) -> int:
+def not_folds(table: Table) -> int:
     """Commits of snapshots that do more than add some: they also remove some, as an erasure does."""
     return table.snapshot_commits - _count(table, FOLDS)
 
