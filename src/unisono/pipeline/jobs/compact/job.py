@@ -28,11 +28,10 @@ from unisono.lake.merge import (
     MERGED_BYTES_MAX,
     PartitionSubset,
     batch_rows_for,
-    in_file_order,
-    scan_subset,
+    scan_chain,
 )
 from unisono.lake.merge_rows import merge_rows
-from unisono.lake.scan import OpenFiles, open_bytes, runs_of, scan_file
+from unisono.lake.scan import OpenFiles, chains, names_of, open_bytes, runs_of, scan_file
 from unisono.lake.sections import Section, run_rows_max, section_of, sections_for
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -220,16 +219,12 @@ def _is_joined(job: CompactionTask) -> bool:
     A joined run whose files do not overlap in ids looks like several runs: of `log` where events are large, and of
     `by_partition` where one partition's events come after all of another's.
     """
-    files = sorted(job.files, key=lambda file: (*_names(file), file.first_id))
+    files = sorted(job.files, key=lambda file: (*names_of(file), file.first_id))
     return (
         all((file.bucket, section_of(file)) == (job.bucket, job.section) for file in files)
         and all(file.rows >= job.rows_per_file or file.bytes >= FILE_BYTES_MAX for file in files[:-1])
-        and all(_names(left)[1] <= _names(right)[0] for left, right in pairwise(files))
+        and all(names_of(left)[1] <= names_of(right)[0] for left, right in pairwise(files))
     )
-
-
-def _names(file: DataFile) -> tuple[bytes, bytes]:
-    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
 
 
 def _jobs(
@@ -302,12 +297,12 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         return
     buckets = None if job.bucket in (None, UNBUCKETED) else (job.bucket,)
     subset = PartitionSubset(job.buckets, buckets, section=job.section)
-    many = max(BATCH_ROWS_MIN, min(BATCH_ROWS, BATCHES_ROWS // len(job.files)))
-    batch_rows = max(many, batch_rows_for(len(job.files)))
+    found = chains(job.files)
+    batch_rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS, BATCHES_ROWS // len(found)), batch_rows_for(len(found)))
     yield from merge_rows(
         [
-            counter(scan_subset(job.storage, file, subset, EVERY_ID, PARTITION_SCHEMA.names, batch_rows))
-            for file in in_file_order(job.files)
+            counter(scan_chain(job.storage, chain, subset, EVERY_ID, PARTITION_SCHEMA.names, batch_rows))
+            for chain in found
         ]
     )
 
