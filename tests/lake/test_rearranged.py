@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -21,6 +23,7 @@ from unisono.lake import rearranged, write
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.same_rows import require_same_rows
+from unisono.lake.sorted_copies import open_source
 from unisono.lake.sql import query
 from unisono.lake.storage import BY_PARTITION, LOG, Storage
 from unisono.pipeline.errors import Mismatch
@@ -105,6 +108,32 @@ def test_the_same_rows_in_order(
     rewrite_foreign_files(HERE, lake)
     assert not any(lake.table(name).foreign_files() for name in tables)
     require_exact(lake, ready[1])
+
+
+@pytest.mark.parametrize(
+    ("unbucketed", "slots"), [(write.UNBUCKETED_ROWS_MAX, rearranged.SLOTS), (0, 4)], ids=["few", "dense"]
+)
+def test_what_is_sorted_at_once_is_bounded(
+    lake: Lake, ready: Ready, unbucketed: int, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in files for all buckets, and where a slot of ids has more than a file may have."""
+    for module, name, value in (
+        (rearranged, "SORTED_BYTES", 30_000),
+        (rearranged, "SLOTS", slots),
+        (write, "UNBUCKETED_ROWS_MAX", unbucketed),
+    ):
+        monkeypatch.setattr(module, name, value)
+    for table in (LOG, BY_PARTITION):
+        optimize(lake, table)
+    vacuum(lake)
+    for table in (LOG, BY_PARTITION):
+        for file in lake.table(table).readable_files():
+            assert file.sources is not None
+            rows = pq.ParquetFile(open_source(lake.storage, file)).read(["committed_id", "event"])
+            assert rows.num_rows == file.rows
+            size = pc.sum(pc.binary_length(rows.column("event"))).as_py()
+            assert size <= 30_000
+    require_same(lake, ready[1])
 
 
 def updated(lake: Lake) -> None:

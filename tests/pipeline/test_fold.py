@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -25,11 +27,11 @@ from unisono.lake.merge import (
     EVERY_ID,
     NamedPartitions,
     PartitionSubset,
-    in_file_order,
     pieces,
-    scan_subset,
+    scan_chain,
 )
 from unisono.lake.merge_rows import merge_rows
+from unisono.lake.scan import chains
 from unisono.lake.storage import BY_PARTITION, Storage
 from unisono.lake.write import UNBUCKETED, DataFile, write_runs
 from unisono.model.load import load_model
@@ -243,11 +245,60 @@ def test_a_partition_that_goes_on_in_the_next_file(
     assert [id for name, id in _order(storage, again.files, bucket) if name == HOT.encode()] == expected
 
 
+def test_files_of_one_run_are_open_one_at_a_time(
+    spread: tuple[Storage, list[Record], list[DataFile]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large events fill hundreds of files of a run and a bucket, each of which takes megabytes while it is open."""
+    storage, records, files = spread
+    monkeypatch.setattr(compaction, "GROUP_ROWS", 10)
+    new = [file for file in files if file.first_id > 1_900]
+    joined = [
+        file
+        for bucket in range(BUCKETS)
+        for file in join(
+            CompactionTask(
+                storage,
+                BY_PARTITION,
+                tuple(file for file in files if file not in new and file.bucket in (UNBUCKETED, bucket)),
+                20,
+                bucket,
+                BUCKETS,
+            )
+        ).files
+    ]
+    now = most = 0
+
+    @contextmanager
+    def noted(place: Storage, file: DataFile) -> Iterator[object]:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        with open_checked(place, file) as parquet:
+            yield parquet
+        now -= 1
+
+    monkeypatch.setattr(merge, "open_checked", noted)
+    model = outline_model()
+    expected = {name: replayed(model, history) for name, history in by_partition(records).items()}
+    folded: list[PartitionFold] = []
+    for bucket in range(BUCKETS):
+        own = [file for file in joined if file.bucket == bucket]
+        assert len(own) > 3
+        subset = PartitionSubset(BUCKETS, (bucket,))
+        folded += fold_subset(work(storage, [*own, *new], subset))
+        assert most == 2, "one of the joined run, and the new one"
+        most = 0
+        again = join(CompactionTask(storage, BY_PARTITION, tuple(own), 10_000, bucket, BUCKETS))
+        assert again.read == again.written
+        assert most == 1
+        most = 0
+    assert {one.partition: (one.state, one.skipped) for one in folded} == expected
+
+
 def _order(storage: Storage, files: list[DataFile], bucket: int) -> list[tuple[bytes, int]]:
     subset = PartitionSubset(BUCKETS, (bucket,))
     sources = [
-        scan_subset(storage, file, subset, EVERY_ID, ("partition", "committed_id"))
-        for file in in_file_order(files)
+        scan_chain(storage, chain, subset, EVERY_ID, ("partition", "committed_id")) for chain in chains(files)
     ]
     found = [
         (name, id) for name, ids, start, end in pieces(merge_rows(sources), _ids) for id in ids[start:end]

@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from unisono.lake.columns import bucket_of
 from unisono.lake.file_checks import RowOrder, open_checked
 from unisono.lake.row_groups import Footer
-from unisono.lake.scan import BATCH_ROWS, RowRange, runs_of
+from unisono.lake.scan import BATCH_ROWS, RowRange
 from unisono.lake.sections import Section, section_of
 from unisono.lake.storage import Storage
 from unisono.lake.write import UNBUCKETED, DataFile
 
 FILES_MERGED_MAX: Final = 256
-"""Files open at once, each with two batches of rows in memory."""
+"""Files merged, each with two batches of rows in memory where all are open at once."""
 
 MERGED_BYTES_MAX: Final = 768 << 20
 """Memory of these, as `open_bytes` estimates it: large events make it gigabytes with fewer files."""
@@ -105,21 +105,8 @@ class NamedPartitions(PartitionSubset, frozen=True, kw_only=True):
         return first == last and self.meets(first, last)
 
 
-def in_file_order(files: Iterable[DataFile]) -> list[DataFile]:
-    """Files in an order in which every partition's events ascend.
-
-    Runs are ordered by their ids. Within a run a partition may continue in the next file of its bucket; such files
-    may begin or end with other partitions, so their ids do not order them.
-    """
-
-    def place(file: DataFile) -> tuple[bytes, bytes, int]:
-        return str(file.first_partition).encode(), str(file.last_partition).encode(), file.first_id
-
-    return [file for run in runs_of(files) for file in sorted(run, key=place)]
-
-
 def batch_rows_for(files: int) -> int:
-    """Rows in a batch of one file, when so many files are merged."""
+    """Rows in a batch of one file, when so many are open at once."""
     return max(BATCH_ROWS_MIN, min(BATCH_ROWS, MERGE_ROWS_MAX // max(1, files)))
 
 
@@ -162,6 +149,19 @@ def scan_subset(
                 rows = rows if whole else subset.filter(rows)
                 if rows.num_rows:
                     yield rows.select(list(columns))
+
+
+def scan_chain(
+    storage: Storage,
+    chain: Iterable[DataFile],
+    subset: PartitionSubset,
+    span: RowRange,
+    columns: Sequence[str],
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of files that follow each other (`chains`); each is opened where the one before ends."""
+    for file in chain:
+        yield from scan_subset(storage, file, subset, span, columns, batch_rows)
 
 
 def _any_within(parquet: Any, group: int, span: RowRange) -> bool:

@@ -23,7 +23,8 @@ READY_BYTES_MAX: Final = 1 << 20
 
 
 class _Source:
-    """One file: the rows that were read and are not merged yet. After `fill`, `count` is 0 only at the file's end."""
+    """One file, or some that follow each other: the rows that were read and are not merged yet. After `fill`, `count`
+    is 0 only at the end."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)

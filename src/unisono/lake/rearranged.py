@@ -41,7 +41,11 @@ SORTED_BYTES: Final = 48 << 20
 """Of events in one described file, which is sorted in memory: about three times this, for a moment."""
 
 SLOTS: Final = 1_024
-"""Equal ranges of ids whose rows and bytes are counted; ranges of files end where one of these does."""
+"""Ranges of ids whose rows and bytes are counted, of equal length at first; ranges of files end where one of these
+does."""
+
+PARTS: Final = 4
+"""Where slots would have more than SORTED_BYTES, there are so many for each file that they fill."""
 
 UNPACKED: Final = 8
 """Estimated ratio of event size in memory to size in a file."""
@@ -56,16 +60,20 @@ def stored_paths(files: Sequence[DataFile]) -> list[str]:
 class _Cells:
     """What the rows of some files add up to, by bucket (0 in the table `log`) and slot of ids."""
 
-    def __init__(self, table: Table, buckets: int) -> None:
+    def __init__(self, table: Table, buckets: int, edges: Any) -> None:
+        """`edges`: the first id of each slot, and an id after the last."""
         self._table = table.name
         self._uri = table.storage.table(table.name)
         self._head = max(1, table.head)
+        self._edges = edges
+        self.slots = len(edges) - 1
         self.buckets = buckets
-        self.rows = np.zeros((buckets, SLOTS), np.int64)
-        self.bytes = np.zeros((buckets, SLOTS), np.int64)
-        self.first = np.full((buckets, SLOTS), 1 << 62, np.int64)
-        self.last = np.zeros((buckets, SLOTS), np.int64)
-        self.names: list[dict[int, tuple[bytes, bytes]]] = [{} for _ in range(SLOTS)]
+        shape = buckets, self.slots
+        self.rows = np.zeros(shape, np.int64)
+        self.bytes = np.zeros(shape, np.int64)
+        self.first = np.full(shape, 1 << 62, np.int64)
+        self.last = np.zeros(shape, np.int64)
+        self.names: list[dict[int, tuple[bytes, bytes]]] = [{} for _ in range(self.slots)]
 
     def add(self, file: DataFile, rows: pa.RecordBatch) -> None:
         ids = np.asarray(rows.column("committed_id"))
@@ -74,7 +82,7 @@ class _Cells:
                 f"{self._uri}/{file.path} has event {int(ids.max())}, and the table ends at {self._head}: another "
                 f"program changed the table; {remedy(self._table)}"
             )
-        slots = (ids - 1) * SLOTS // self._head
+        slots = np.searchsorted(self._edges[1:-1], ids, side="right")
         sizes = np.asarray(pc.binary_length(rows.column("event")))
         if self._table == LOG:
             homes = np.zeros(len(ids), np.int64)
@@ -100,28 +108,51 @@ class _Cells:
                 f"another program changed the table; {remedy(self._table)}"
             )
         homes, ranked = by_name[encoded.indices], ranks[encoded.indices]
-        cells = homes * SLOTS + slots
+        cells = homes * self.slots + slots
         found, places = np.unique(cells, return_inverse=True)
         low = np.full(len(found), len(names), np.int64)
         high = np.full(len(found), -1, np.int64)
         np.minimum.at(low, places, ranked)
         np.maximum.at(high, places, ranked)
         for cell, first, last in zip(found.tolist(), low.tolist(), high.tolist(), strict=True):
-            bucket, slot = divmod(cell, SLOTS)
+            bucket, slot = divmod(cell, self.slots)
             own = names[order[first]], names[order[last]]
             known = self.names[slot].get(bucket, own)
             self.names[slot][bucket] = min(known[0], own[0]), max(known[1], own[1])
         return homes
 
-    def ranges(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Slots from `first` to before `last` in ranges, of which no bucket has more than SORTED_BYTES."""
-        edges, sizes = [first], np.zeros(self.buckets, np.int64)
-        for slot in range(first, last):
-            if slot > edges[-1] and (sizes + self.bytes[:, slot]).max() > SORTED_BYTES:
+    @property
+    def apart(self) -> bool:
+        """Whether a described file has the rows of one bucket: so many rows are not in one file for all."""
+        return self._table != LOG and int(self.rows.sum()) >= write.UNBUCKETED_ROWS_MAX
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The slots with rows, from each first to before the next: no described file has more than SORTED_BYTES, but
+        where one event does."""
+        used = np.flatnonzero(self.rows.any(axis=0))
+        of_files = self._bytes_of_files()
+        edges, sizes = [int(used[0])], np.zeros(len(of_files), np.int64)
+        for slot in range(edges[0], int(used[-1]) + 1):
+            if slot > edges[-1] and (sizes + of_files[:, slot]).max() > SORTED_BYTES:
                 edges.append(slot)
                 sizes[:] = 0
-            sizes += self.bytes[:, slot]
-        return list(pairwise([*edges, last]))
+            sizes += of_files[:, slot]
+        return list(pairwise([*edges, int(used[-1]) + 1]))
+
+    def finer_edges(self) -> Any | None:
+        """Edges of smaller slots where one of these is too large for a described file; None where none is."""
+        most = self._bytes_of_files().max(axis=0)
+        ids = np.diff(self._edges)
+        large = (most > SORTED_BYTES) & (ids > 1)
+        if not large.any():
+            return None
+        parts = np.where(large, np.minimum(ids, -(-most // SORTED_BYTES) * PARTS), 1).tolist()
+        spans = zip(self._edges[:-1].tolist(), ids.tolist(), parts, strict=True)
+        finer = (first + count * part // into for first, count, into in spans for part in range(into))
+        return np.array([*finer, self._edges[-1]])
+
+    def _bytes_of_files(self) -> Any:
+        return self.bytes if self.apart else self.bytes.sum(axis=0, keepdims=True)
 
 
 def described_files(table: Table) -> list[DataFile]:
@@ -172,20 +203,31 @@ def _measured_file(table: Table, file: DataFile) -> DataFile:
 
 def _of_run(table: Table, run: Sequence[DataFile], buckets: int) -> Iterator[DataFile]:
     """The described files of some stored files whose ids overlap."""
-    cells = _Cells(table, buckets)
-    own = () if table.name == LOG else ("partition",)
-    for file in run:
-        for batch in raw_batches(table.storage, table.name, file.path, ["committed_id", "event", *own]):
-            if batch.num_rows:
-                cells.add(file, batch)
-    used = np.flatnonzero(cells.rows.any(axis=0))
-    apart = table.name != LOG and int(cells.rows.sum()) >= write.UNBUCKETED_ROWS_MAX
-    for slots in cells.ranges(int(used[0]), int(used[-1]) + 1):
+    cells = _counted(table, run, buckets)
+    for slots in cells.ranges():
         if table.name == LOG:
             _require_each_id(table, cells, slots)
-        for bucket in range(buckets) if apart else (UNBUCKETED,):
+        for bucket in range(buckets) if cells.apart else (UNBUCKETED,):
             if (described := _file(table, cells, run, slots, bucket)) is not None:
                 yield described
+
+
+def _counted(table: Table, run: Sequence[DataFile], buckets: int) -> _Cells:
+    """The rows of these files, in slots of which none is too large. Where the sizes of files say little about their
+    events, or large events are close together, all are read again."""
+    first, end = min(file.first_id for file in run), max(file.last_id for file in run) + 1
+    filled = sum(file.bytes for file in run) * UNPACKED // (SORTED_BYTES * buckets)
+    count = min(end - first, max(SLOTS, filled * PARTS))
+    edges: Any = first + np.arange(count + 1, dtype=np.int64) * (end - first) // count
+    own = () if table.name == LOG else ("partition",)
+    while edges is not None:
+        cells = _Cells(table, buckets, edges)
+        for file in run:
+            for batch in raw_batches(table.storage, table.name, file.path, ["committed_id", "event", *own]):
+                if batch.num_rows:
+                    cells.add(file, batch)
+        edges = cells.finer_edges()
+    return cells
 
 
 def _require_each_id(table: Table, cells: _Cells, slots: tuple[int, int]) -> None:

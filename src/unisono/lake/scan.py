@@ -130,28 +130,59 @@ def runs_of(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield run
 
 
-def open_bytes(file: DataFile) -> int:
-    """Roughly the memory that a file takes while its rows are merged: of a row group, stored and decoded."""
-    group = file.bytes * min(file.rows, GROUP_ROWS) // max(1, file.rows)
-    return min(group * UNPACKED, OPEN_FILE_BYTES)
+def chains(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Files in sequences of which each has its rows in order, and only one file open at a time.
+
+    Within a run, files of one bucket and section follow each other by name, and a partition may go on from one to the
+    next; from run to run, where their names ascend, too. A partition that is in several sequences has its events
+    ascend from the first to the last: no two files of one run have it, unless they follow each other.
+    """
+    found: list[list[DataFile]] = []
+    before: dict[tuple[int | None, Section | None], list[DataFile]] = {}
+    for run in runs_of(files):
+        latest: dict[tuple[int | None, Section | None], list[DataFile]] = {}
+        for file in sorted(run, key=lambda file: (*names_of(file), file.first_id)):
+            place = file.bucket, section_of(file)
+            chain = latest.get(place) or before.get(place)
+            if chain is None or names_of(file)[0] < names_of(chain[-1])[1]:
+                found.append(chain := [])
+            chain.append(file)
+            latest[place] = chain
+        before = latest
+    return found
+
+
+def names_of(file: DataFile) -> tuple[bytes, bytes]:
+    """A file's first and last partition, in the form in which names are ordered; empty in `log`."""
+    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
+
+
+def open_bytes(chain: Iterable[DataFile]) -> int:
+    """Roughly the memory that files take while their rows are merged, one file after the other: of a row group,
+    stored and decoded."""
+    groups = (file.bytes * min(file.rows, GROUP_ROWS) // max(1, file.rows) for file in chain)
+    return min(max(groups) * UNPACKED, OPEN_FILE_BYTES)
 
 
 class OpenFiles:
-    """Counts how many files may be open at once to read a partition, or a bucket, in order; or adds up a weight."""
+    """Counts the files to read a partition, or a bucket, in order; or adds up a weight of their chains."""
 
-    def __init__(self, weight: Callable[[DataFile], int] = lambda _: 1) -> None:
+    def __init__(self, weight: Callable[[Sequence[DataFile]], int] = len) -> None:
         self._weight = weight
         self._counts: Counter[tuple[int | None, Section | None]] = Counter()
 
     def add(self, files: Iterable[DataFile]) -> None:
-        for file in files:
-            self._counts[file.bucket, section_of(file)] += self._weight(file)
+        self._counts += self._added(files)
+
+    def _added(self, files: Iterable[DataFile]) -> Counter[tuple[int | None, Section | None]]:
+        counts: Counter[tuple[int | None, Section | None]] = Counter()
+        for chain in chains(files):
+            counts[chain[0].bucket, section_of(chain[0])] += self._weight(chain)
+        return counts
 
     def with_more(self, files: Iterable[DataFile]) -> int:
         """How many there are together with these, or their weight."""
-        counts = self._counts.copy()
-        for file in files:
-            counts[file.bucket, section_of(file)] += self._weight(file)
+        counts = self._counts + self._added(files)
         fresh = counts.pop((UNBUCKETED, None), 0)
         most: dict[tuple[int | None, int], int] = {}  # by bucket and number of sections, of which one is read
         for (bucket, section), count in counts.items():

@@ -1,9 +1,9 @@
 """Folds events into partition states, on executors and anywhere else. Imports no PySpark.
 
 Input: the merged files of `by_partition`, which give one partition after the other with its events in committed_id
-order. Only one state and two batches per file are in memory, so a partition with half of all events costs no more
-than another. Reducers (`Model.apply_committed`) and state bytes (`pack`) are the server's own: the result depends on
-the events and the model alone, not on how work is split, where it starts or how often it is retried.
+order. Only one state and two batches per open file are in memory, so a partition with half of all events costs no
+more than another. Reducers (`Model.apply_committed`) and state bytes (`pack`) are the server's own: the result
+depends on the events and the model alone, not on how work is split, where it starts or how often it is retried.
 
 `Folder` continues from a snapshot and refuses a history that is out of order: its result is stored. `replay` starts
 from nothing, stops at given ids, and applies whatever it reads: an audit compares its result with stored snapshots,
@@ -32,12 +32,11 @@ from unisono.lake.merge import (
     PartitionSubset,
     Piece,
     batch_rows_for,
-    in_file_order,
     pieces,
-    scan_subset,
+    scan_chain,
 )
 from unisono.lake.merge_rows import merge_rows
-from unisono.lake.scan import RowRange
+from unisono.lake.scan import RowRange, chains
 from unisono.lake.snapshots import Snapshots, SnapshotWriter, StateRow
 from unisono.lake.storage import Storage
 from unisono.lake.write import DataFile, release_arrow_memory
@@ -360,15 +359,13 @@ def _sources(
     upto: int,
     columns: Sequence[str],
 ) -> list[Iterator[pa.RecordBatch]]:
-    """The rows of each file that may have such events; a file is opened when its first batch is taken."""
+    """The rows of all files that may have such events, in as many streams as files must be open at once."""
     span = RowRange(since, upto)
-    some = [
-        file
-        for file in in_file_order(files)
-        if file.last_id > since and file.first_id <= upto and subset.may_be_in(file)
-    ]
-    batch_rows = batch_rows_for(len(some))
-    return [scan_subset(storage, file, subset, span, columns, batch_rows) for file in some]
+    found = chains(
+        file for file in files if file.last_id > since and file.first_id <= upto and subset.may_be_in(file)
+    )
+    batch_rows = batch_rows_for(len(found))
+    return [scan_chain(storage, chain, subset, span, columns, batch_rows) for chain in found]
 
 
 def _in_slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from unisono.lake.storage import LOG, SNAPSHOTS
 from unisono.lake.write import DataFile
 from unisono.pipeline.jobs.compact import job as compaction
 from unisono.pipeline.jobs.compact import snapshot_compaction
-from unisono.pipeline.jobs.compact.job import ROWS_PER_FILE, needs_compaction
+from unisono.pipeline.jobs.compact.job import FILE_BYTES_MAX, ROWS_PER_FILE, needs_compaction
 from unisono.pipeline.jobs.snapshot.job import snapshot
 from unisono.store.port import Record
 from unisono.store.sqlite.log import SqliteLog
@@ -129,10 +129,17 @@ def test_large_states_and_a_small_newer_one_are_not_joined_again_and_again() -> 
     assert not snapshot_compaction._worthwhile([*large, states(100, 65, "room")])
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_partitions_that_come_and_go(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seed", "file_bytes"), [*((seed, FILE_BYTES_MAX) for seed in range(6)), (6, 3_000), (7, 12_000)]
+)
+def test_partitions_that_come_and_go(
+    tmp_path: Path, seed: int, file_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are full by their rows, or by their bytes."""
     for module in (compaction, write):
         monkeypatch.setattr(module, "GROUP_ROWS", 8)
+    monkeypatch.setattr(compaction, "FILE_BYTES_MAX", file_bytes)
+    monkeypatch.setattr(compaction, "ALWAYS_JOINED_BYTES", file_bytes // 4)
     chance = random.Random(seed)
     alive = chance.choice([1, 3, 10])
     names = [f"room-{number // chance.choice([30, 60]) + chance.randrange(alive)}" for number in range(900)]

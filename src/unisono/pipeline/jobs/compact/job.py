@@ -1,9 +1,9 @@
 """Joins neighbouring runs of small files into larger ones; the rows stay the same.
 
 Frequent exports leave many small runs. Only neighbours are joined, so runs still never overlap. An older run is at
-most twice as large as what is joined to it, so a row is rewritten about as often as its run doubles. Readers of an
-older version are not disturbed: replaced files stay until a vacuum. Safe to kill anywhere: a commit replaces a group
-of runs or nothing.
+most twice as large as what is joined to it, in rows or, where events are large, in bytes; so a row is rewritten about
+as often as its run doubles. Readers of an older version are not disturbed: replaced files stay until a vacuum. Safe
+to kill anywhere: a commit replaces a group of runs or nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,10 @@ from unisono.lake.merge import (
     MERGED_BYTES_MAX,
     PartitionSubset,
     batch_rows_for,
-    in_file_order,
-    scan_subset,
+    scan_chain,
 )
 from unisono.lake.merge_rows import merge_rows
-from unisono.lake.scan import OpenFiles, open_bytes, runs_of, scan_file
+from unisono.lake.scan import OpenFiles, chains, names_of, open_bytes, runs_of, scan_file
 from unisono.lake.sections import Section, run_rows_max, section_of, sections_for
 from unisono.lake.storage import BY_PARTITION, LOG, SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -62,7 +61,8 @@ FILE_BYTES_MAX: Final = 192 << 20
 """Compressed bytes of a file, which is built in memory."""
 
 ALWAYS_JOINED_ROWS: Final = 20_000
-"""Smaller runs are joined whatever the size of their neighbours."""
+ALWAYS_JOINED_BYTES: Final = 4 << 20
+"""Runs with no more of both are joined whatever the size of their neighbours."""
 
 BATCH_ROWS: Final = 2_048
 BATCH_ROWS_MIN: Final = 1_024
@@ -171,7 +171,10 @@ def _rewrite(spark: SparkSession, table: Table, groups: list[list[DataFile]], ro
     old = [file for group in groups for file in group]
     rows = sum(file.rows for file in old)
     with job_attempt(table.storage) as storage:
-        jobs = [job for group in groups for job in _jobs(table, storage, group, rows_per_file)]
+        buckets = table.description().buckets
+        jobs = [
+            job for group in groups for job in join_tasks(storage, table.name, group, buckets, rows_per_file)
+        ]
         joined = run_on_executors(
             spark, jobs, join, at_once=tasks_worthwhile(spark, rows, TASK_ROWS_WORTHWHILE)
         )
@@ -185,33 +188,57 @@ def _rewrite(spark: SparkSession, table: Table, groups: list[list[DataFile]], ro
 
 
 def _groups(table: Table, rows_per_file: int) -> list[list[DataFile]]:
-    files = table.files()
-    rows = sum(file.rows for file in files)
-    buckets = table.description().buckets
-    full = rows_per_file if table.name == LOG else run_rows_max(rows, buckets, rows_per_file)
+    return groups_to_join(
+        table.storage, table.name, table.files(), table.description().buckets, rows_per_file
+    )
+
+
+def groups_to_join(
+    storage: Storage, table: str, files: Sequence[DataFile], buckets: int, rows_per_file: int
+) -> list[list[DataFile]]:
+    """The groups of runs of which joining makes other files."""
+    fill = _fill(*_totals(files), rows_per_file)
+    full = rows_per_file if table == LOG else run_rows_max(fill, buckets, rows_per_file)
     return [
         group
-        for group in choose(list(runs_of(files)), full)
-        if not all(map(_is_joined, _jobs(table, table.storage, group, rows_per_file, keep_sections=True)))
+        for group in choose(list(runs_of(files)), full, rows_per_file)
+        if not all(
+            map(_is_joined, join_tasks(storage, table, group, buckets, rows_per_file, keep_sections=True))
+        )
     ]
 
 
-def choose(runs: Sequence[list[DataFile]], full: int) -> list[list[DataFile]]:
-    """The groups of neighbouring runs to join, as files; chosen from the newest run back."""
+def choose(
+    runs: Sequence[list[DataFile]], full: int, rows_per_file: int = ROWS_PER_FILE
+) -> list[list[DataFile]]:
+    """The groups of neighbouring runs to join, as files; chosen from the newest run back. A group fills at most as
+    much as `full` rows, of which `rows_per_file` fill a file."""
     groups: list[list[list[DataFile]]] = [[]]
-    rows, files, memory = 0, OpenFiles(), OpenFiles(open_bytes)
+    rows, size, files, memory = 0, 0, OpenFiles(), OpenFiles(open_bytes)
     for run in reversed(runs):
-        size = sum(file.rows for file in run)
-        alike = size <= max(2 * rows, ALWAYS_JOINED_ROWS)
+        own_rows, own_size = _totals(run)
+        small = own_rows <= ALWAYS_JOINED_ROWS and own_size <= ALWAYS_JOINED_BYTES
+        alike = small or _fill(own_rows, own_size, rows_per_file) <= 2 * _fill(rows, size, rows_per_file)
+        too_long = _fill(rows + own_rows, size + own_size, rows_per_file) > full
         too_many = files.with_more(run) > FILES_MERGED_MAX or memory.with_more(run) > MERGED_BYTES_MAX
-        if groups[-1] and (not alike or rows + size > full or too_many):
+        if groups[-1] and (not alike or too_long or too_many):
             groups.append([])
-            rows, files, memory = 0, OpenFiles(), OpenFiles(open_bytes)
+            rows, size, files, memory = 0, 0, OpenFiles(), OpenFiles(open_bytes)
         groups[-1].append(run)
-        rows += size
+        rows += own_rows
+        size += own_size
         files.add(run)
         memory.add(run)
     return [[file for run in reversed(group) for file in run] for group in reversed(groups) if len(group) > 1]
+
+
+def _totals(files: Sequence[DataFile]) -> tuple[int, int]:
+    return sum(file.rows for file in files), sum(file.bytes for file in files)
+
+
+def _fill(rows: int, size: int, rows_per_file: int) -> int:
+    """How much of files they fill, in rows: where events are large, bytes end a file before its rows do."""
+    return max(rows, size * rows_per_file // FILE_BYTES_MAX)
 
 
 def _is_joined(job: CompactionTask) -> bool:
@@ -220,30 +247,26 @@ def _is_joined(job: CompactionTask) -> bool:
     A joined run whose files do not overlap in ids looks like several runs: of `log` where events are large, and of
     `by_partition` where one partition's events come after all of another's.
     """
-    files = sorted(job.files, key=lambda file: (*_names(file), file.first_id))
+    files = sorted(job.files, key=lambda file: (*names_of(file), file.first_id))
     return (
         all((file.bucket, section_of(file)) == (job.bucket, job.section) for file in files)
         and all(file.rows >= job.rows_per_file or file.bytes >= FILE_BYTES_MAX for file in files[:-1])
-        and all(_names(left)[1] <= _names(right)[0] for left, right in pairwise(files))
+        and all(names_of(left)[1] <= names_of(right)[0] for left, right in pairwise(files))
     )
 
 
-def _names(file: DataFile) -> tuple[bytes, bytes]:
-    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
-
-
-def _jobs(
-    table: Table,
+def join_tasks(
     storage: Storage,
-    group: list[DataFile],
+    table: str,
+    group: Sequence[DataFile],
+    buckets: int,
     rows_per_file: int,
     *,
     keep_sections: bool = False,
 ) -> list[CompactionTask]:
     """The tasks that join a group. `keep_sections`: with at least as many sections as it has."""
-    if table.name == LOG:
+    if table == LOG:
         return [CompactionTask(storage, LOG, tuple(group), rows_per_file)]
-    buckets = table.description().buckets
     if (
         all(file.bucket == UNBUCKETED for file in group)
         and sum(file.rows for file in group) < UNBUCKETED_ROWS_MAX
@@ -302,12 +325,12 @@ def _in_order(job: CompactionTask, counter: _Counter) -> Iterator[pa.RecordBatch
         return
     buckets = None if job.bucket in (None, UNBUCKETED) else (job.bucket,)
     subset = PartitionSubset(job.buckets, buckets, section=job.section)
-    many = max(BATCH_ROWS_MIN, min(BATCH_ROWS, BATCHES_ROWS // len(job.files)))
-    batch_rows = max(many, batch_rows_for(len(job.files)))
+    found = chains(job.files)
+    batch_rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS, BATCHES_ROWS // len(found)), batch_rows_for(len(found)))
     yield from merge_rows(
         [
-            counter(scan_subset(job.storage, file, subset, EVERY_ID, PARTITION_SCHEMA.names, batch_rows))
-            for file in in_file_order(job.files)
+            counter(scan_chain(job.storage, chain, subset, EVERY_ID, PARTITION_SCHEMA.names, batch_rows))
+            for chain in found
         ]
     )
 

@@ -18,7 +18,7 @@ from unisono.lake.attempt_files import job_attempt, removed_unless_committed
 from unisono.lake.commit_retry import retry_on_conflict
 from unisono.lake.lake import Lake
 from unisono.lake.merge import FILES_MERGED_MAX, PartitionSubset
-from unisono.lake.scan import runs_of
+from unisono.lake.scan import names_of, runs_of
 from unisono.lake.snapshots import FILE_BYTES, Snapshots, SnapshotWriter, files_of
 from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.lake.table import Table
@@ -193,7 +193,7 @@ def _too_many(files: Sequence[DataFile]) -> bool:
 
 def _overlap(files: Sequence[DataFile]) -> bool:
     """Whether a partition's states are in several files, other than where a full file ends, or can be thinned out."""
-    placed = sorted((*_names(file), file.last_id, file.bytes) for file in files)
+    placed = sorted((*names_of(file), file.last_id, file.bytes) for file in files)
     if any(
         last > first or (last == first and size < FILE_BYTES)
         for (_, last, _, size), (first, *_) in pairwise(placed)
@@ -205,10 +205,6 @@ def _overlap(files: Sequence[DataFile]) -> bool:
         if first == last and first not in shared:  # where one state is in another file, these are not all
             large.setdefault(first, []).append(last_id)
     return any(len(states_to_keep(ids)) < len(ids) for ids in large.values())
-
-
-def _names(file: DataFile) -> tuple[bytes, bytes]:
-    return (file.first_partition or "").encode(), (file.last_partition or "").encode()
 
 
 def _jobs(storage: Storage, group: list[DataFile], buckets: int) -> Iterator[SnapshotCompactionTask]:
