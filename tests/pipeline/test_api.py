@@ -49,9 +49,11 @@ def test_all_of_it_is_documented() -> None:
 def test_a_lake_without_snapshots_or_model(spark: SparkSession, store: str, tmp_path: Path) -> None:
     lake = Lake.at(str(tmp_path / "lake"))
     lake.make(buckets=2)
-    export_job(HERE, store, lake, to=100)
     found = pipeline.snapshots(spark, lake, model="open")
     assert found.collect() == []
+    export_job(HERE, store, lake, to=100)
+    with pytest.raises(PipelineError, match="no snapshots: `unisono lake snapshot` folds its events"):
+        pipeline.snapshots(spark, lake, model="open")
     assert found.columns == [column.split()[0] for column in SNAPSHOTS_SCHEMA.split(", ")]
     with pytest.raises(NoModel, match="no model given"):
         pipeline.states_at(spark, lake)

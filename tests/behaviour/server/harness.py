@@ -299,7 +299,7 @@ class Server:
         address = urlsplit(self.url)
         try:
             socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S).close()
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: the listener closes at this very moment
             return False
         return True
 
