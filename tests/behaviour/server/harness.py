@@ -299,7 +299,10 @@ class Server:
         address = urlsplit(self.url)
         try:
             socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S).close()
-        except (ConnectionRefusedError, ConnectionResetError):  # reset: the listener closes at this very moment
+        except (
+            ConnectionRefusedError,
+            ConnectionResetError,
+        ):  # reset: the listener closes at this very moment
             return False
         return True
 

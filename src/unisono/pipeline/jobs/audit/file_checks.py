@@ -6,6 +6,7 @@ The events of `log` are checked in the same pass.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -14,10 +15,12 @@ import pyarrow as pa
 from unisono.lake.columns import SNAPSHOT_SCHEMA, bucket_of
 from unisono.lake.file_checks import has_own_name
 from unisono.lake.sections import section_of
-from unisono.lake.write import UNBUCKETED, DataFile
+from unisono.lake.storage import LOG
+from unisono.lake.write import FILE_SCHEMAS, UNBUCKETED, DataFile
+from unisono.pipeline.jobs.audit.balance import LogSlice
 from unisono.pipeline.jobs.audit.event_checks import REQUIRED, EventCheck, complete_rows
 from unisono.pipeline.jobs.audit.findings import FindingTally
-from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, value_text
+from unisono.pipeline.jobs.audit.read_file import FileStatistics, as_bytes, batches, readable, value_text
 from unisono.pipeline.jobs.audit.tasks import AuditOutcome, CommitTime, FileContent, Scope
 from unisono.pipeline.row_fingerprints import (
     EVENT_COLUMNS,
@@ -38,21 +41,43 @@ TICKS: Final = 100
 """Points per file for the chart of the log's growth."""
 
 
-def check_log_file(scope: Scope, file: DataFile, check: EventCheck, outcome: AuditOutcome) -> tuple[Any, Any]:
-    """Check a file of `log`; returns the hashes of its event ids, and their committed ids."""
-    tally, statistics = outcome.tally, FileStatistics()
+def check_log_file(
+    scope: Scope, part: DataFile | LogSlice, check: EventCheck, outcome: AuditOutcome
+) -> tuple[Any, Any]:
+    """Check a file of `log`, or a slice of one; returns the hashes of its event ids, and their committed ids."""
     id_hashes: list[Any] = [np.zeros(0, np.uint64)]
+
+    def check_rows(rows: pa.RecordBatch) -> None:
+        check.check(rows)
+        ids = np.asarray(rows.column("committed_id"))
+        hashed = batch_hashes(rows, LAKE_COLUMNS)
+        id_hashes.append(np.stack([hashed["id"], ids.view("u8")]).ravel(order="F"))
+        _sum_up(scope, outcome, rows, ids, hashed)
+
+    if isinstance(part, DataFile):
+        _check_log_file(scope, part, outcome, check_rows)
+    else:
+        if part.number == 0:
+            _check_log_file(scope, part.file, outcome, lambda _: None)
+        reported = FindingTally(scope.head)  # by the first slice
+        columns = FILE_SCHEMAS[LOG].names
+        for batch in readable(scope.storage, part.file, columns, part.number, part.count):
+            check_rows(complete_rows(batch, reported))
+    pairs = np.concatenate(id_hashes).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1].astype(np.int64)
+
+
+def _check_log_file(
+    scope: Scope, file: DataFile, outcome: AuditOutcome, check_rows: Callable[[pa.RecordBatch], None]
+) -> None:
+    tally, statistics = outcome.tally, FileStatistics()
     for batch in batches(scope, file, outcome, statistics):
         statistics.ids.append(np.asarray(batch.column("committed_id").drop_null()))
         rows = complete_rows(batch, tally)
         statistics.times.append(
             np.column_stack([rows.column("committed_id"), rows.column("status_updated_at")])
         )
-        check.check(rows)
-        ids = np.asarray(rows.column("committed_id"))
-        hashed = batch_hashes(rows, LAKE_COLUMNS)
-        id_hashes.append(np.stack([hashed["id"], ids.view("u8")]).ravel(order="F"))
-        _sum_up(scope, outcome, rows, ids, hashed)
+        check_rows(rows)
     outcome.count("events", statistics.rows)
     ids = _joined(statistics.ids)
     if has_own_name(file):
@@ -63,8 +88,6 @@ def check_log_file(scope: Scope, file: DataFile, check: EventCheck, outcome: Aud
     first, last = _check_times(statistics.times, tally, outcome)
     outcome.extents.append(FileContent(file.path, stretches, first, last))
     _check_statistics(file, statistics, ids, outcome)
-    pairs = np.concatenate(id_hashes).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1].astype(np.int64)
 
 
 def check_partition_file(scope: Scope, file: DataFile, outcome: AuditOutcome) -> None:

@@ -1,6 +1,6 @@
 """Audits the whole history in the lake. One job reads every file once; differences are read again in detail.
 
-First pass: tasks read every file of `log` with all its events, every file of `by_partition`, and the server's log
+First pass: tasks read every file of `log`, large ones in slices, with all its events, every file of `by_partition`, and the server's log
 where one is given. They exchange the ids of all events to find duplicates. Then, only where sums differ, rows are
 compared one by one. Snapshots come last.
 
@@ -29,7 +29,7 @@ from unisono.lake.table import Table
 from unisono.lake.write import DataFile
 from unisono.pipeline.errors import PipelineError
 from unisono.pipeline.job_model import ShippedModel
-from unisono.pipeline.jobs.audit.balance import Part, balance
+from unisono.pipeline.jobs.audit.balance import LogSlice, Part, balance, divide
 from unisono.pipeline.jobs.audit.compare_copies import (
     Range,
     StoreRange,
@@ -196,7 +196,7 @@ def first_pass(
     cores = parallelism(spark)
     readers_max = None if scope.store is None else readers_at_once(scope.store)
     slices = [
-        *balance([part for part in parts if isinstance(part, DataFile)], cores),
+        *balance([*divide([part for part in parts if isinstance(part, DataFile)], cores)], cores),
         *balance([part for part in parts if not isinstance(part, DataFile)], cores, readers_max),
     ]
     exchange = exchanges(scope.head, cores)
@@ -233,15 +233,15 @@ def check_parts(scope: Scope, exchange: int, parts: Sequence[Part]) -> Iterator[
                 sum_store(scope, part, outcome)
             elif isinstance(part, PrunedIdMemory):
                 sum_memory(scope, outcome)
-            elif part.table == LOG:
+            elif isinstance(part, LogSlice) or part.table == LOG:
                 hashes, ids = check_log_file(scope, part, check, outcome)
                 yield from ((1 + home, blob) for home, blob in split(hashes, ids, exchange))
             elif part.table == BY_PARTITION:
                 check_partition_file(scope, part, outcome)
             else:
                 check_snapshot_file(scope, part, outcome)
-            if isinstance(part, DataFile) and outcome.tally.errors > before:
-                outcome.at_fault.add(part.path)
+            if isinstance(part, DataFile | LogSlice) and outcome.tally.errors > before:
+                outcome.at_fault.add((part.file if isinstance(part, LogSlice) else part).path)
     outcome.take(check)
     yield 0, outcome
 

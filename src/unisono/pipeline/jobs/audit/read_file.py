@@ -63,16 +63,20 @@ def require_given(storage: Storage, files: Iterable[DataFile]) -> None:
                 ) from error
 
 
-def readable(storage: Storage, file: DataFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """All readable rows of a file, without statistics and without findings, which were added before."""
+def readable(
+    storage: Storage, file: DataFile, columns: Sequence[str], number: int = 0, count: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """All readable rows of a file, or of slice `number` of `count` of its row groups; without statistics and without
+    findings, which are added elsewhere."""
     try:
         with (
             storage.read(file.table, file.path) as source,
             storage.open_parquet(source) as parquet,
         ):
-            for number in range(0 if _missing_columns(file, parquet) else parquet.num_row_groups):
+            groups = 0 if _missing_columns(file, parquet) else parquet.num_row_groups
+            for group in range(groups * number // count, groups * (number + 1) // count):
                 try:
-                    yield from parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(columns))
+                    yield from parquet.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(columns))
                 except UNREADABLE:
                     require_given(storage, [file])
     except UNREADABLE:
