@@ -1,8 +1,8 @@
 """Audits the whole history in the lake. One job reads every file once; differences are read again in detail.
 
-First pass: tasks read every file of `log`, large ones in slices, with all its events, every file of `by_partition`, and the server's log
-where one is given. They exchange the ids of all events to find duplicates. Then, only where sums differ, rows are
-compared one by one. Snapshots come last.
+First pass: tasks read every file of `log`, large ones in slices, with all its events, every file of `by_partition`,
+and the server's log where one is given. They exchange the ids of all events to find duplicates. Then, only where sums
+differ, rows are compared one by one. Snapshots come last.
 
 No finding ends an audit. It reads one version of each table, writes nothing, and may run beside everything except a
 vacuum of files younger than itself.
