@@ -24,7 +24,7 @@ from unisono.cli.main import main
 from unisono.lake.errors import LakeUnusable
 from unisono.lake.lake import Lake
 from unisono.lake.run_tables import RunRecord, record_runs
-from unisono.lake.storage import Storage
+from unisono.lake.storage import SNAPSHOTS, Storage
 from unisono.pipeline.delta_copies import write_delta_copies
 from unisono.pipeline.duckdb_file import make_duckdb_file
 from unisono.pipeline.errors import PipelineError
@@ -95,17 +95,21 @@ def test_a_duckdb_file(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:
 def test_a_lake_that_was_never_folded_has_no_states_in_duckdb(tmp_path: Path) -> None:
     """Empty tables would say that there is nothing in any partition."""
     made, path = Lake.at(str(tmp_path / "lake")), tmp_path / "lake.duckdb"
-    make_store(tmp_path / "data", 30)
-    made.make()
-    export(HERE, sqlite_uri(tmp_path / "data"), made)
+    make_store(tmp_path / "data", 60)
+    export_to(made, tmp_path / "data", 30)
     assert make_duckdb_file(made, path).states == 0
-    tables = rows(path, "SELECT table_name FROM duckdb_tables()")
-    assert tables == []
+    assert rows(path, "SELECT table_name FROM duckdb_tables()") == []
     assert rows(path, "SELECT count(*) FROM events") == [(30,)]
     with pytest.raises(PipelineError, match="the lake has no snapshots: `unisono lake snapshot` folds"):
         write_delta_copies(made, Storage.at(str(tmp_path / "copies"), {}))
+    assert not (tmp_path / "copies" / "states").exists()
     snapshot(HERE, made, OPEN)
-    assert make_duckdb_file(made, path).states > 0
+    export_to(made, tmp_path / "data")
+    snapshot(HERE, made, OPEN)
+    states = make_duckdb_file(made, path).states
+    assert states > 0
+    assert DeltaTable(made.storage.table(SNAPSHOTS)).optimize.compact()["numFilesRemoved"] > 1
+    assert make_duckdb_file(made, path).states == states, "read from the version before"
 
 
 def test_a_duckdb_file_that_cannot_be_made(lake: tuple[Lake, list[Record]], tmp_path: Path) -> None:

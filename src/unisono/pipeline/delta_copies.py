@@ -54,17 +54,18 @@ def write_delta_copies(lake: Lake, target: Storage, prefix: str = "") -> DeltaCo
 
 
 def _write(lake: Lake, target: Storage, table: str, name: str, head: int) -> int:
+    rows = table_rows(lake, table, head)  # refuses states that are not there, before a table is made
     try:
         delta = _opened(target, table, name)
         before = delta.version() - 1  # a new table's first commit is synced too
         turn = Transaction(_TURN, (delta.transaction_version(_TURN) or 0) + 1)
         present = pa.table(delta.get_add_actions()).to_pylist()
         count, adds = 0, []
-        for path, content, rows in _files(table_rows(lake, table, head)):
+        for path, content, own in _files(rows):
             target.write(name, path, content)
-            stats = json.dumps({"numRecords": rows})
+            stats = json.dumps({"numRecords": own})
             adds.append(AddAction(path, content.size, {}, _now_ms(), True, stats))
-            count += rows
+            count += own
         removes = [RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], {}) for file in present]
         delta.create_write_transaction(
             [*adds, *removes],

@@ -50,7 +50,7 @@ def states_reach(lake: Lake) -> tuple[int, int]:
 def has_states(lake: Lake) -> bool:
     """Whether the lake has snapshots, or has had those of the model in force."""
     table = lake.find(SNAPSHOTS)
-    return table is not None and (bool(table.files()) or noted_version(table) is not None)
+    return table is not None and (bool(table.listed_files()) or noted_version(table) is not None)
 
 
 def _batches(reader: LakeReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
