@@ -25,6 +25,9 @@ WHOLE_FILE_SHARE: Final = 5
 DIVIDED_BYTES_MIN: Final = 8 << 20
 """Compressed bytes of a file from which its rows are worth several tasks. The first of them reads the file twice."""
 
+ROWS_SHARE: Final = 6
+"""Events are read, parsed and hashed in `log`; the same bytes of rows in other tables take about a sixth of that."""
+
 STORE_EVENT_BYTES: Final = 100
 """The weight of an event of the log against compressed bytes of files, to balance tasks."""
 
@@ -72,7 +75,7 @@ def _tasks(parts: Sequence[Part], cores: int) -> int:
 
 def _weight(part: Part) -> int:
     if isinstance(part, DataFile):
-        return part.bytes
+        return part.bytes if part.table == LOG else part.bytes // ROWS_SHARE
     if isinstance(part, LogSlice):
         return part.file.bytes // part.count + (0 if part.number else part.file.bytes // WHOLE_FILE_SHARE)
     events = part.events if isinstance(part, PrunedIdMemory) else part.upto - part.since
