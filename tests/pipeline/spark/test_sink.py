@@ -8,7 +8,6 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.behaviour.server.harness import Server, running
+from tests.behaviour.server.harness import Server
 from tests.pipeline.history import read_store
 from tests.pipeline.processes import python_workers
 from unisono.pipeline.open_log import open_reader, sqlite_uri
@@ -28,15 +27,6 @@ from unisono.pipeline.spark.private import java_process
 from unisono.pipeline.spark.sinking.items import to_items
 
 EVENTS = 3_000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Deny is the default: the sink's own tokens must say what they may touch."""
-    with running(
-        tmp_path_factory.mktemp("sink") / "data", "--model", "open", "--access-default", "deny"
-    ) as started:
-        yield started
 
 
 def committed(server: Server) -> dict[str, int]:

@@ -25,15 +25,6 @@ from unisono.pipeline.spark.sinking.tokens import Tokens
 from unisono.protocol.codec import encode
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Deny is the default: the sink's own tokens must say what they may touch."""
-    with running(
-        tmp_path_factory.mktemp("sink") / "data", "--model", "open", "--access-default", "deny"
-    ) as started:
-        yield started
-
-
 def items(prefix: str, count: int) -> list[SinkItem]:
     event = '{"type":"treePush","payload":{"target":"t","value":{"id":"%s"},"options":{"parent":"%s"}}}'
     rows = [

@@ -283,7 +283,8 @@ class LakeTableRead(msgspec.Struct, frozen=True):
         if self.model_version is not None:
             version = self.model_version
             require_model_version(files, version)
-        require_some_folded(table, version, self.upto)
+        require_folded = require_all_folded if self.names is None else require_some_folded
+        require_folded(table, version, self.upto)
         if table is None:
             return
         upto, buckets = self.upto, table.description().buckets
@@ -294,7 +295,6 @@ class LakeTableRead(msgspec.Struct, frozen=True):
             required = () if table.folded_upto(version) else self.names
             yield self._states(named, own, version, upto, required)
             return
-        require_all_folded(table, version, upto)
         for subset, own in by_bucket(table, version):
             yield self._states(subset, own, version, upto)
 

@@ -203,16 +203,20 @@ def _change_settings(spark: SparkSession, conf: Mapping[str, str]) -> None:
     for key, value in conf.items():
         if key == "spark.master" or spark.conf.get(key, None) == value:
             continue
-        try:
-            if key.startswith(FIXED_SETTINGS):
-                raise PySparkException("it counts only where Spark is started")
-            spark.conf.set(key, value)
-        except PySparkException as error:
-            if _given.get(spark, {}).get(key) == value:
-                continue
+        if not _takes(spark, key, value) and _given.get(spark, {}).get(key) != value:
             raise PipelineError(
                 f"a running Spark cannot take {key}={value}: set it where this Spark is started, or leave it out"
-            ) from error
+            )
+
+
+def _takes(spark: SparkSession, key: str, value: str) -> bool:
+    if key.startswith(FIXED_SETTINGS):
+        return False
+    try:
+        spark.conf.set(key, value)
+    except PySparkException:
+        return False
+    return True
 
 
 def _connected(server: str, app: str, conf: Mapping[str, str]) -> SparkSession:
